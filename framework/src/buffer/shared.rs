@@ -1,0 +1,282 @@
+//! Memory that a device or a peer may write at any time: MRs, rings, a BAR.
+//!
+//! No Rust reference to it ever exists. It is copied in, copied out, or used by atomic words, and whoever holds a [`Shared`]
+//! keeps it mapped. A copy of memory that changes meanwhile is a mixture of old and new bytes, never undefined behaviour:
+//! each byte is moved by a relaxed atomic access.
+
+use crate::iova::{Iova, Mapping};
+use pollring_hugepages::Region;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use thiserror::Error;
+
+/// An access outside shared memory, or one that it cannot serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SharedError {
+    /// Outside the memory.
+    #[error(
+        "{bytes} bytes at offset {offset} of shared memory of {size} bytes: out of bounds; check the offset and length"
+    )]
+    OutOfBounds {
+        /// Offset asked.
+        offset: usize,
+        /// Length asked.
+        bytes: usize,
+        /// What there is.
+        size: usize,
+    },
+    /// A word access at an offset that is not a multiple of 8.
+    #[error("atomic word at offset {offset}: not a multiple of 8")]
+    Misaligned {
+        /// Offset asked.
+        offset: usize,
+    },
+    /// The memory has no device address.
+    #[error(
+        "shared memory that is not mapped for devices has no IOVA; map its region into the device's address space"
+    )]
+    NotMapped,
+}
+
+/// A counted handle to shared memory, or to a part of it. Clones are handles to the same bytes.
+#[derive(Clone)]
+pub struct Shared {
+    memory: Memory,
+    window: Range<usize>,
+}
+
+#[derive(Clone)]
+enum Memory {
+    Local(Arc<Region>),
+    Mapped(Arc<Mapping>),
+}
+
+impl Shared {
+    /// A whole region that no device reaches.
+    pub fn local(region: Arc<Region>) -> Shared {
+        let window = 0..region.bytes();
+        Shared { memory: Memory::Local(region), window }
+    }
+
+    /// A whole region that the devices of the mapping's space reach. The mapping lives as long as a handle does.
+    pub fn mapped(mapping: Arc<Mapping>) -> Shared {
+        let window = 0..mapping.placement().region().bytes();
+        Shared { memory: Memory::Mapped(mapping), window }
+    }
+
+    /// Its size.
+    pub fn bytes(&self) -> usize {
+        self.window.len()
+    }
+
+    /// A handle to a part.
+    ///
+    /// # Errors
+    /// Out of bounds.
+    pub fn slice(&self, offset: usize, bytes: usize) -> Result<Shared, SharedError> {
+        self.check(offset, bytes)?;
+        let start = self.window.start + offset;
+        Ok(Shared { memory: self.memory.clone(), window: start..start + bytes })
+    }
+
+    /// Copies `source` to `offset`.
+    ///
+    /// # Errors
+    /// Out of bounds; nothing is written then.
+    pub fn copy_in(&self, offset: usize, source: &[u8]) -> Result<(), SharedError> {
+        let at = self.pointer(offset, source.len())?;
+        // SAFETY: `pointer` checked the bounds, and the handle keeps the region mapped.
+        unsafe { copy_to_shared(source, at) };
+        Ok(())
+    }
+
+    /// Copies from `offset` to `destination`.
+    ///
+    /// # Errors
+    /// Out of bounds; nothing is read then.
+    pub fn copy_out(&self, offset: usize, destination: &mut [u8]) -> Result<(), SharedError> {
+        let at = self.pointer(offset, destination.len())?;
+        // SAFETY: `pointer` checked the bounds, and the handle keeps the region mapped.
+        unsafe { copy_from_shared(at, destination) };
+        Ok(())
+    }
+
+    /// Copies `bytes` from another shared memory. Overlapping parts of one memory end in a mixture.
+    ///
+    /// # Errors
+    /// Out of bounds on either side; nothing is written then.
+    pub fn copy_from(
+        &self,
+        at: usize,
+        source: &Shared,
+        from: usize,
+        bytes: usize,
+    ) -> Result<(), SharedError> {
+        source.check(from, bytes)?;
+        self.check(at, bytes)?;
+        let mut block = [0u8; 512];
+        for done in (0..bytes).step_by(block.len()) {
+            let part = &mut block[..(bytes - done).min(512)];
+            source.copy_out(from + done, part)?;
+            self.copy_in(at + done, part)?;
+        }
+        Ok(())
+    }
+
+    /// Fills `bytes` with a repeated little-endian pattern.
+    ///
+    /// # Errors
+    /// Out of bounds; nothing is written then.
+    pub fn fill(&self, at: usize, bytes: usize, pattern: u64) -> Result<(), SharedError> {
+        self.check(at, bytes)?;
+        let mut block = [0u8; 512];
+        block.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = pattern.to_le_bytes());
+        for done in (0..bytes).step_by(block.len()) {
+            self.copy_in(at + done, &block[..(bytes - done).min(512)])?;
+        }
+        Ok(())
+    }
+
+    /// Loads the word at `offset`, relaxed.
+    ///
+    /// # Errors
+    /// Out of bounds or misaligned.
+    pub fn load_u64(&self, offset: usize) -> Result<u64, SharedError> {
+        Ok(self.word(offset)?.load(Ordering::Relaxed))
+    }
+
+    /// Stores the word at `offset`, relaxed.
+    ///
+    /// # Errors
+    /// Out of bounds or misaligned.
+    pub fn store_u64(&self, offset: usize, value: u64) -> Result<(), SharedError> {
+        self.word(offset)?.store(value, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Swaps the word at `offset` if it is `expected`; gives what was there. Sequentially consistent.
+    ///
+    /// # Errors
+    /// Out of bounds or misaligned.
+    pub fn compare_exchange_u64(&self, offset: usize, expected: u64, new: u64) -> Result<u64, SharedError> {
+        let swapped = self.word(offset)?.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst);
+        Ok(swapped.unwrap_or_else(|found| found))
+    }
+
+    /// Adds to the word at `offset`, wrapping; gives what was there. Sequentially consistent.
+    ///
+    /// # Errors
+    /// Out of bounds or misaligned.
+    pub fn fetch_add_u64(&self, offset: usize, value: u64) -> Result<u64, SharedError> {
+        Ok(self.word(offset)?.fetch_add(value, Ordering::SeqCst))
+    }
+
+    /// The device address of the byte at `offset`.
+    ///
+    /// # Errors
+    /// Out of bounds, or no device reaches the memory.
+    pub fn iova(&self, offset: usize) -> Result<Iova, SharedError> {
+        self.check(offset, 1)?;
+        match &self.memory {
+            Memory::Local(_) => Err(SharedError::NotMapped),
+            Memory::Mapped(mapping) => {
+                Ok(Iova::new(mapping.placement().iova().bits() + (self.window.start + offset) as u64))
+            }
+        }
+    }
+
+    fn check(&self, offset: usize, bytes: usize) -> Result<(), SharedError> {
+        let size = self.window.len();
+        match offset.checked_add(bytes) {
+            Some(end) if end <= size => Ok(()),
+            _ => Err(SharedError::OutOfBounds { offset, bytes, size }),
+        }
+    }
+
+    fn pointer(&self, offset: usize, bytes: usize) -> Result<*mut u8, SharedError> {
+        self.check(offset, bytes)?;
+        let region = match &self.memory {
+            Memory::Local(region) => region,
+            Memory::Mapped(mapping) => mapping.placement().region(),
+        };
+        // SAFETY: the window lies in the region, and `check` bounded the offset by the window.
+        Ok(unsafe { region.base().as_ptr().add(self.window.start + offset) })
+    }
+
+    fn word(&self, offset: usize) -> Result<&AtomicU64, SharedError> {
+        let at = self.pointer(offset, 8)?;
+        if !(at as usize).is_multiple_of(8) {
+            return Err(SharedError::Misaligned { offset });
+        }
+        // SAFETY: in bounds, aligned, mapped as long as `self` lives, and only ever reached by atomic accesses.
+        Ok(unsafe { AtomicU64::from_ptr(at.cast()) })
+    }
+}
+
+/// Copies private bytes into shared memory, in ascending order.
+///
+/// # Safety
+/// `destination..+source.len()` is mapped writable for the length of the call and reached only by atomic accesses or by
+/// devices meanwhile.
+pub(crate) unsafe fn copy_to_shared(source: &[u8], destination: *mut u8) {
+    let head = source.len().min(destination.align_offset(8));
+    let (first, rest) = source.split_at(head);
+    let (words, last) = rest.as_chunks::<8>();
+    let byte = |at: usize, value: u8| {
+        // SAFETY: `at` is below the length that the caller vouches for.
+        unsafe { AtomicU8::from_ptr(destination.add(at)) }.store(value, Ordering::Relaxed);
+    };
+    first.iter().enumerate().for_each(|(at, value)| byte(at, *value));
+    for (index, word) in words.iter().enumerate() {
+        // SAFETY: below the caller's length, and aligned, since `head` bytes were skipped.
+        let target = unsafe { AtomicU64::from_ptr(destination.add(head + index * 8).cast()) };
+        target.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+    }
+    let tail = source.len() - last.len();
+    last.iter().enumerate().for_each(|(at, value)| byte(tail + at, *value));
+}
+
+/// Copies shared memory into private bytes, in ascending order.
+///
+/// # Safety
+/// `source..+destination.len()` is mapped readable for the length of the call and written only by atomic accesses or by
+/// devices meanwhile.
+pub(crate) unsafe fn copy_from_shared(source: *const u8, destination: &mut [u8]) {
+    let head = destination.len().min(source.align_offset(8));
+    let tail = destination.len() - (destination.len() - head) % 8;
+    let byte = |at: usize| {
+        // SAFETY: `at` is below the length that the caller vouches for; a load needs no write access.
+        unsafe { AtomicU8::from_ptr(source.add(at).cast_mut()) }.load(Ordering::Relaxed)
+    };
+    let (first, rest) = destination.split_at_mut(head);
+    let (words, last) = rest.as_chunks_mut::<8>();
+    first.iter_mut().enumerate().for_each(|(at, value)| *value = byte(at));
+    for (index, word) in words.iter_mut().enumerate() {
+        // SAFETY: below the caller's length, and aligned, since `head` bytes were skipped; a load needs no write access.
+        let origin = unsafe { AtomicU64::from_ptr(source.add(head + index * 8).cast_mut().cast()) };
+        *word = origin.load(Ordering::Relaxed).to_ne_bytes();
+    }
+    last.iter_mut().enumerate().for_each(|(at, value)| *value = byte(tail + at));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn copies_move_exactly_their_bytes(offset in 0usize..40, data in prop::collection::vec(any::<u8>(), 0..200)) {
+            let mut memory = vec![0xa5u8; 256];
+            // SAFETY: the vector is longer than offset and data together, and this thread alone uses it.
+            unsafe { copy_to_shared(&data, memory.as_mut_ptr().add(offset)) };
+            prop_assert_eq!(&memory[offset..offset + data.len()], &data[..]);
+            prop_assert!(memory[..offset].iter().chain(&memory[offset + data.len()..]).all(|byte| *byte == 0xa5));
+            let mut back = vec![0; data.len()];
+            // SAFETY: as above.
+            unsafe { copy_from_shared(memory.as_ptr().add(offset), &mut back) };
+            prop_assert_eq!(back, data);
+        }
+    }
+}
