@@ -1,1 +1,82 @@
-fn main() {}
+//! The `pollring` command: one file per subcommand, and this one only chooses.
+//!
+//! Each subcommand owns its arguments, does its work and returns. What it could not do comes back as an [`AppError`], whose text goes
+//! to standard error and whose kind is the exit status: 0 done, 1 failed at run time, 2 wrong usage or a missing
+//! precondition. Logs go to standard error; standard output belongs to results.
+
+#![forbid(unsafe_code)]
+
+mod devices;
+mod error;
+mod forward;
+mod hugepages;
+mod output;
+mod ports;
+
+use clap::{ArgAction, Parser, Subcommand};
+use error::AppError;
+use std::io::Write;
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+/// Drives NICs from user space.
+#[derive(Parser)]
+#[command(name = "pollring", version, subcommand_required = true, arg_required_else_help = true)]
+struct Cli {
+    /// Log more: -v progress, -vv details, -vvv everything. POLLRING_LOG (a filter as `pollring=debug`) overrides it
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    verbose: u8,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Devices(devices::Arguments),
+    Hugepages(hugepages::Arguments),
+    Forward(forward::Arguments),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = start_log(cli.verbose).and_then(|()| match &cli.command {
+        Command::Devices(arguments) => devices::run(arguments),
+        Command::Hugepages(arguments) => hugepages::run(arguments),
+        Command::Forward(arguments) => forward::run(arguments),
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nobody is left to tell when standard error is closed too; the status still says it.
+            let _ = writeln!(std::io::stderr(), "pollring: {error}");
+            ExitCode::from(error.exit_status())
+        }
+    }
+}
+
+/// Sends what the crates trace to standard error.
+fn start_log(verbose: u8) -> Result<(), AppError> {
+    let level = ["warn", "info", "debug", "trace"][usize::from(verbose).min(3)];
+    let filter = std::env::var("POLLRING_LOG").unwrap_or_else(|_| level.to_owned());
+    let parsed = EnvFilter::try_new(&filter)
+        .map_err(|error| AppError::Usage(format!("POLLRING_LOG `{filter}`: {error}; write it as `info` or `pollring=debug`")))?;
+    tracing_subscriber::fmt()
+        .with_env_filter(parsed)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        // It would report a closed standard error to standard error, and panic.
+        .log_internal_errors(false)
+        .init();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Cli::command().debug_assert();
+    }
+}

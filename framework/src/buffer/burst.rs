@@ -4,13 +4,12 @@
 //! stays in order. An entry is a frame or, rarely, a [`Chain`]; a burst without chains is *plain*, and queues have a short path
 //! for it.
 
-use super::frame::pool_of;
-use super::{BURST, Chain, Frame, table};
+use super::{BURST, Chain, Frame, POOL_SHIFT, table};
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 
 /// Marks an entry that is the next of `chains`.
-const CHAIN: u64 = table::POOLS as u64;
+const CHAIN: u64 = (table::POOLS as u64) << POOL_SHIFT;
 
 /// Frames in order.
 pub struct Burst {
@@ -129,12 +128,12 @@ impl Burst {
         self.filled(1);
     }
 
-    /// The free slots behind the last entry. What is written there counts once [`Burst::filled`] says so.
+    /// The free slots behind the last entry, as many as there is room. What is written there counts once [`Burst::filled`] says so.
     #[inline]
     pub(crate) fn slots(&mut self) -> &mut [u64] {
         if self.head == self.tail {
             (self.head, self.tail) = (0, 0);
-        } else if self.tail == BURST && self.head > 0 {
+        } else if self.head > 0 {
             self.entries.copy_within(self.head.., 0);
             (self.head, self.tail) = (0, self.tail - self.head);
         }
@@ -178,9 +177,75 @@ impl<'a> Iterator for Frames<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<&'a mut Frame> {
-        let word = self.0.find(|word| pool_of(**word) != CHAIN as u8)?;
+        let word = self.0.find(|word| **word != CHAIN)?;
         // SAFETY: `Frame` is a transparent u64, and an entry that is not the mark of a chain is the word of a frame that the burst
         // owns; the iterator borrows the burst, so nobody else uses it.
         Some(unsafe { &mut *std::ptr::from_mut(word).cast::<Frame>() })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::buffer::{Caches, Pool, PoolConfig, Segment, ToDevice};
+    use crate::hugepages::Pages;
+
+    fn frames(count: usize) -> (Pool<ToDevice>, Vec<Frame>) {
+        let pages = Pages::Small4K { reason: "a unit test".into() };
+        let pool = Pool::new(&PoolConfig { pages, ..PoolConfig::new("burst", 128) }, &[]).unwrap();
+        let mut caches = Caches::new("test");
+        let numbered = |number: usize| {
+            let mut frame = caches.take(&pool).unwrap();
+            assert!(frame.set_len(number + 1));
+            frame
+        };
+        let frames = (0..count).map(numbered).collect();
+        (pool, frames)
+    }
+
+    #[test]
+    fn order_holds_when_the_front_is_taken_and_the_end_filled() {
+        let (pool, frames) = frames(100);
+        let mut frames = frames.into_iter();
+        let (mut burst, mut expected) = (Burst::new(), 1);
+        for _ in 0..8 {
+            while burst.room() > 0 {
+                let Some(frame) = frames.next() else { break };
+                burst.push(frame).unwrap();
+            }
+            for _ in 0..20.min(burst.len()) {
+                assert_eq!(burst.pop().unwrap().len(), expected);
+                expected += 1;
+            }
+        }
+        assert_eq!((expected, burst.len()), (101, 0));
+        assert_eq!(pool.census().home, 128);
+    }
+
+    #[test]
+    fn a_full_burst_gives_the_frame_back() {
+        let (_pool, mut frames) = frames(65);
+        let mut burst = Burst::new();
+        let last = frames.pop().unwrap();
+        frames.into_iter().for_each(|frame| burst.push(frame).unwrap());
+        assert_eq!(burst.push(last).unwrap_err().len(), 65);
+    }
+
+    #[test]
+    fn chains_keep_their_place_among_frames() {
+        let (pool, mut frames) = frames(4);
+        let mut chain = Chain::from(frames.pop().unwrap());
+        chain.push(Segment::Frame(frames.pop().unwrap())).unwrap_or_else(|_| panic!("room"));
+        let mut burst = Burst::new();
+        burst.push(frames.pop().unwrap()).unwrap();
+        burst.push_chain(chain).unwrap_or_else(|_| panic!("room"));
+        burst.push(frames.pop().unwrap()).unwrap();
+        assert_eq!(burst.frames_mut().map(|frame| frame.len()).collect::<Vec<_>>(), [2, 1]);
+        assert_eq!(burst.pop().unwrap().len(), 2);
+        assert!(burst.pop().is_none() && !burst.is_plain());
+        assert_eq!(burst.pop_chain().unwrap().len(), 4 + 3);
+        assert!(burst.is_plain());
+        drop(burst);
+        assert_eq!(pool.census().home, 128);
     }
 }

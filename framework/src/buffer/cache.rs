@@ -4,10 +4,9 @@
 //! the core's own cache still holds. When it runs empty it takes a magazine from its pool's depot, when it runs full it gives
 //! half of itself back. Dropping it returns all.
 
-use super::frame::pool_of;
 use super::magazine::MAGAZINE;
 use super::pool::{Handle, Level};
-use super::{Access, BURST, Burst, Frame, Pool, pool};
+use super::{Access, BURST, Burst, Frame, Pool, pool, pool_of};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -99,9 +98,7 @@ impl Drop for Cache {
 /// All caches of one worker, and what came back that is not a frame.
 pub struct Caches {
     owner: String,
-    /// Position in `list` plus one, by pool id; 0 where there is none.
-    position: [u8; 256],
-    list: Vec<Cache>,
+    by_pool: Box<[Option<Box<Cache>>; 256]>,
     cookies: Vec<u64>,
 }
 
@@ -114,7 +111,7 @@ impl Default for Caches {
 impl Caches {
     /// Empty caches; `owner` appears in each pool's census.
     pub fn new(owner: &str) -> Caches {
-        Caches { owner: owner.to_owned(), position: [0; 256], list: Vec::new(), cookies: Vec::new() }
+        Caches { owner: owner.to_owned(), by_pool: Box::new([const { None }; 256]), cookies: Vec::new() }
     }
 
     /// Takes one frame, empty, with the pool's headroom in front. `None` when the pool has none left.
@@ -128,7 +125,8 @@ impl Caches {
         let wanted = count.min(burst.room());
         let Some(cache) = self.of(pool.id()) else { return 0 };
         let words = cache.take(wanted);
-        words.iter().for_each(|word| burst.push_word(*word));
+        burst.slots()[..words.len()].copy_from_slice(words);
+        burst.filled(words.len());
         words.len()
     }
 
@@ -139,6 +137,9 @@ impl Caches {
 
     /// Gives every frame of a burst back, spans' cookies included.
     pub fn put_all(&mut self, burst: &mut Burst) {
+        if burst.is_plain() && self.put_block(burst.words()) {
+            burst.advance(BURST);
+        }
         while let Some(chain) = burst.pop_chain() {
             chain.into_segments().for_each(|segment| self.put_segment(segment));
         }
@@ -146,8 +147,7 @@ impl Caches {
 
     /// Gives all frames back to their pools. The caches stay usable.
     pub fn flush(&mut self) {
-        self.position = [0; 256];
-        self.list.clear();
+        self.by_pool.fill_with(|| None);
     }
 
     /// Cookies of spans that a port no longer needs; they are taken out.
@@ -193,17 +193,15 @@ impl Caches {
     /// The cache of one pool, made when it is first met. `None` when the pool has no handle left.
     #[inline]
     pub(crate) fn of(&mut self, pool: u8) -> Option<&mut Cache> {
-        match self.position[usize::from(pool)] {
-            0 => self.meet(pool),
-            position => self.list.get_mut(usize::from(position) - 1),
+        if self.by_pool[usize::from(pool)].is_none() {
+            self.meet(pool);
         }
+        self.by_pool[usize::from(pool)].as_deref_mut()
     }
 
     #[cold]
-    fn meet(&mut self, pool: u8) -> Option<&mut Cache> {
-        let handle = Handle::reopen(pool)?;
-        self.list.push(Cache::new(handle, &self.owner));
-        self.position[usize::from(pool)] = self.list.len() as u8;
-        self.list.last_mut()
+    fn meet(&mut self, pool: u8) {
+        let handle = Handle::reopen(pool);
+        self.by_pool[usize::from(pool)] = handle.map(|handle| Box::new(Cache::new(handle, &self.owner)));
     }
 }

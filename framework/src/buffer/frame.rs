@@ -6,17 +6,19 @@
 //! a frame which it handed over breaks promise (b); only the copier stops that (see the README).
 //!
 //! ```text
-//! 63                       24 23          8 7      0
-//! | offset in pool, bytes    | length      | pool   |
+//! 63                       24 23    16 15         0
+//! | offset in pool, bytes    | pool   | length     |
 //! ```
 
 use super::{Meta, pool, table};
 use crate::iova::Iova;
 use std::mem::ManuallyDrop;
 
-pub(crate) const LENGTH_SHIFT: u32 = 8;
+/// Where the pool begins; pool and length together are [`TAG`], so one comparison checks both.
+pub(crate) const POOL_SHIFT: u32 = 16;
 pub(crate) const OFFSET_SHIFT: u32 = 24;
-pub(crate) const LENGTH_BITS: u64 = 0xffff << LENGTH_SHIFT;
+pub(crate) const TAG: u32 = 0xff_ffff;
+const LENGTH_BITS: u64 = 0xffff;
 
 /// The owner of one packet buffer. Dropping it returns the buffer to its pool, by the slow way.
 #[repr(transparent)]
@@ -26,21 +28,15 @@ const _: () = assert!(size_of::<Frame>() == 8);
 
 #[inline]
 pub(crate) fn pool_of(word: u64) -> u8 {
-    word as u8
+    (word >> POOL_SHIFT) as u8
 }
 
 #[inline]
 pub(crate) fn length_of(word: u64) -> u16 {
-    (word >> LENGTH_SHIFT) as u16
+    word as u16
 }
 
-/// The device address of a frame's first byte.
-#[inline]
-pub(crate) fn iova_of(word: u64) -> Iova {
-    iova_at(table::iova_base(pool_of(word)), word)
-}
-
-/// The same for a frame of the pool at `base`.
+/// The device address of the first byte of a frame whose pool lies at `base`.
 #[inline]
 pub(crate) fn iova_at(base: u64, word: u64) -> Iova {
     Iova::new(base.wrapping_add(word >> OFFSET_SHIFT))
@@ -80,7 +76,7 @@ impl Frame {
     /// The device address of its first byte, in every space that maps its pool.
     #[inline]
     pub fn iova(&self) -> Iova {
-        iova_of(self.0)
+        iova_at(table::iova_base(self.pool()), self.0)
     }
 
     /// Its bytes.
@@ -114,7 +110,7 @@ impl Frame {
     pub fn set_len(&mut self, bytes: usize) -> bool {
         let fits = bytes <= self.len() + self.tailroom() && bytes <= usize::from(u16::MAX);
         if fits {
-            self.0 = self.0 & !LENGTH_BITS | (bytes as u64) << LENGTH_SHIFT;
+            self.0 = self.0 & !LENGTH_BITS | bytes as u64;
         }
         fits
     }
@@ -124,7 +120,7 @@ impl Frame {
     pub fn prepend(&mut self, bytes: usize) -> bool {
         let fits = bytes <= self.headroom() && self.len() + bytes <= usize::from(u16::MAX);
         if fits {
-            self.0 = self.0 - ((bytes as u64) << OFFSET_SHIFT) + ((bytes as u64) << LENGTH_SHIFT);
+            self.0 = self.0 - ((bytes as u64) << OFFSET_SHIFT) + bytes as u64;
         }
         fits
     }
@@ -134,7 +130,7 @@ impl Frame {
     pub fn trim_front(&mut self, bytes: usize) -> bool {
         let fits = bytes <= self.len();
         if fits {
-            self.0 = self.0 + ((bytes as u64) << OFFSET_SHIFT) - ((bytes as u64) << LENGTH_SHIFT);
+            self.0 = self.0 + ((bytes as u64) << OFFSET_SHIFT) - (bytes as u64);
         }
         fits
     }

@@ -18,7 +18,7 @@ mod transfer;
 pub use burst::{Burst, Frames};
 pub use cache::Caches;
 pub use frame::Frame;
-pub(crate) use frame::{LENGTH_SHIFT, iova_at, iova_of, length_of};
+pub(crate) use frame::{POOL_SHIFT, TAG, iova_at, length_of, pool_of};
 pub use meta::Meta;
 pub use pool::{Access, Both, Census, Pool, PoolConfig, PoolError, ToDevice};
 pub(crate) use segment::SPAN_MARK;

@@ -5,7 +5,7 @@
 //! counts where its frames are ([`Pool::census`]); its memory goes away once no handle is left and every frame is home, so a
 //! ring that still holds a frame keeps it mapped.
 
-use super::frame::OFFSET_SHIFT;
+use super::frame::{OFFSET_SHIFT, POOL_SHIFT, pool_of};
 use super::magazine::{Depot, MAGAZINE};
 use super::meta::Meta;
 use super::table;
@@ -292,7 +292,7 @@ impl PoolInner {
     /// `word & keep | home` is a frame as it lies at home: at the headroom, without length.
     pub(super) fn masks(&self) -> (u64, u64) {
         let keep = !((1u64 << (OFFSET_SHIFT + self.shift)) - 1);
-        (keep, (self.headroom as u64) << OFFSET_SHIFT | u64::from(self.id))
+        (keep, (self.headroom as u64) << OFFSET_SHIFT | u64::from(self.id) << POOL_SHIFT)
     }
 
     pub(super) fn buffer_bytes(&self) -> usize {
@@ -373,7 +373,7 @@ impl PoolInner {
 #[cold]
 #[inline(never)]
 pub(crate) fn take_stray(word: u64) {
-    if let Some(pool) = table::pool(word as u8) {
+    if let Some(pool) = table::pool(pool_of(word)) {
         let (keep, home) = pool.masks();
         pool.stray(&[word & keep | home]);
     }
@@ -381,4 +381,159 @@ pub(crate) fn take_stray(word: u64) {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::buffer::{Burst, Caches, Frame, frame_channel};
+    use proptest::prelude::*;
+
+    pub(crate) fn small(name: &str, frames: usize) -> PoolConfig {
+        PoolConfig { pages: Pages::Small4K { reason: "a unit test".into() }, ..PoolConfig::new(name, frames) }
+    }
+
+    #[test]
+    fn numbers_that_do_not_fit_are_named() {
+        let text = |config: PoolConfig| Pool::<Both>::new(&config, &[]).err().map(|error| error.to_string());
+        let with =
+            |buffer_bytes, headroom_bytes| PoolConfig { buffer_bytes, headroom_bytes, ..small("odd", 64) };
+        assert!(text(with(1500, 0)).unwrap().contains("1500"));
+        assert!(text(with(2048, 2048)).unwrap().contains("headroom"));
+        assert!(text(with(65536, 0)).unwrap().contains("headroom"));
+        assert!(text(PoolConfig { frames: 0, ..small("odd", 64) }).unwrap().contains("0 frames"));
+        assert!(text(PoolConfig { frames: usize::MAX, ..small("odd", 64) }).unwrap().contains("1 TiB"));
+    }
+
+    #[test]
+    fn every_frame_is_another_buffer_and_they_all_come_home() {
+        let pool = Pool::<ToDevice>::new(&small("distinct", 200), &[]).unwrap();
+        let mut caches = Caches::new("test");
+        let mut frames: Vec<Frame> = std::iter::from_fn(|| caches.take(&pool)).collect();
+        assert_eq!(frames.len(), 256, "rounded up to whole magazines");
+        assert_eq!(pool.census().elsewhere(), 256);
+        for (number, frame) in frames.iter_mut().enumerate() {
+            assert!(frame.is_empty() && frame.headroom() == 128);
+            assert!(frame.fill_from(&[number as u8; 1500]));
+        }
+        for (number, frame) in frames.iter().enumerate() {
+            assert!(frame.bytes().iter().all(|byte| *byte == number as u8), "buffers overlap");
+        }
+        let rest = frames.split_off(100);
+        frames.into_iter().for_each(|frame| caches.put(frame));
+        drop(rest);
+        assert_eq!(pool.census().elsewhere(), 0);
+        drop(caches);
+        assert_eq!(pool.census().home, 256);
+    }
+
+    #[test]
+    fn memory_outlives_the_last_handle_while_a_frame_is_out() {
+        let pool = Pool::<Both>::new(&small("outlived", 64), &[]).unwrap();
+        let (id, mut caches) = (pool.id(), Caches::new("test"));
+        let mut frame = caches.take(&pool).unwrap();
+        drop(caches);
+        drop(pool);
+        assert!(frame.fill_from(b"still mapped"));
+        assert!(table::pool(id).is_some());
+        let mut late = Caches::new("late");
+        late.put(frame);
+        assert!(
+            table::pool(id).is_none_or(|next| next.name != "outlived"),
+            "the pool goes with its last frame"
+        );
+    }
+
+    #[test]
+    fn frames_left_in_a_ring_between_workers_come_home() {
+        let pool = Pool::<ToDevice>::new(&small("between", 64), &[]).unwrap();
+        for sender_first in [true, false] {
+            let (mut sender, receiver) = frame_channel(32);
+            let (mut caches, mut burst) = (Caches::new("test"), Burst::new());
+            assert_eq!(caches.take_into(&pool, &mut burst, 20), 20);
+            assert_eq!(sender.send(&mut burst), 20);
+            if sender_first {
+                drop((sender, receiver))
+            } else {
+                drop((receiver, sender))
+            }
+            drop(caches);
+            assert_eq!(pool.census().home, 64, "sender first: {sender_first}");
+        }
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Take(usize),
+        Put(usize),
+        Drop(usize),
+        Flush,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<(usize, Step)>> {
+        let step = prop_oneof![
+            (1usize..65).prop_map(Step::Take),
+            (1usize..65).prop_map(Step::Put),
+            (1usize..9).prop_map(Step::Drop),
+            Just(Step::Flush)
+        ];
+        prop::collection::vec((0usize..3, step), 1..120)
+    }
+
+    proptest! {
+        #[test]
+        fn no_frame_is_lost_or_doubled_between_workers(steps in steps()) {
+            let pool = Pool::<Both>::new(&small("model", 1024), &[]).unwrap();
+            let mut workers: Vec<Caches> = (0..3).map(|number| Caches::new(&format!("worker {number}"))).collect();
+            let mut out: Vec<Frame> = Vec::new();
+            let mut offsets = std::collections::HashSet::new();
+            for (worker, step) in steps {
+                match step {
+                    Step::Take(count) => {
+                        let mut burst = Burst::new();
+                        workers[worker].take_into(&pool, &mut burst, count);
+                        while let Some(frame) = burst.pop() {
+                            prop_assert!(offsets.insert(frame.iova()), "a frame was handed out twice");
+                            out.push(frame);
+                        }
+                    }
+                    Step::Put(count) => {
+                        for frame in out.drain(..count.min(out.len())) {
+                            offsets.remove(&frame.iova());
+                            workers[worker].put(frame);
+                        }
+                    }
+                    Step::Drop(count) => {
+                        for frame in out.drain(..count.min(out.len())) {
+                            offsets.remove(&frame.iova());
+                        }
+                    }
+                    Step::Flush => workers[worker].flush(),
+                }
+                prop_assert_eq!(pool.census().elsewhere(), out.len());
+            }
+            drop(out);
+            drop(workers);
+            prop_assert_eq!(pool.census().home, 1024);
+        }
+
+        #[test]
+        fn a_frame_stays_in_its_buffer(moves in prop::collection::vec((0u8..4, 0usize..2500), 1..60)) {
+            let pool = Pool::<Both>::new(&small("moves", 64), &[]).unwrap();
+            let mut caches = Caches::new("test");
+            let mut frame = caches.take(&pool).unwrap();
+            for (kind, bytes) in moves {
+                let before = (frame.headroom(), frame.len(), frame.tailroom());
+                let done = match kind {
+                    0 => frame.prepend(bytes),
+                    1 => frame.trim_front(bytes),
+                    2 => frame.set_len(bytes),
+                    _ => frame.fill_from(&vec![1; bytes]),
+                };
+                let now = (frame.headroom(), frame.len(), frame.tailroom());
+                prop_assert!(done || now == before, "a refused change did something");
+                prop_assert_eq!(now.0 + now.1 + now.2, 2048);
+            }
+        }
+    }
 }

@@ -4,14 +4,14 @@
 //! handle to its memory until the device is done, and its cookie then comes back through the worker's
 //! [`Caches`](super::Caches::take_cookies).
 
-use super::{Frame, Shared, SharedError};
+use super::{Frame, POOL_SHIFT, Shared, SharedError};
 use crate::iova::Iova;
 
 /// The most segments in a chain.
 const MAX_SEGMENTS: usize = 16;
 
 /// Stands for a span where a ring's shadow would have a frame's word; no pool has this id.
-pub(crate) const SPAN_MARK: u64 = 255;
+pub(crate) const SPAN_MARK: u64 = 255 << POOL_SHIFT;
 
 /// Bytes of registered memory to send.
 pub struct Span {

@@ -19,7 +19,9 @@ use thiserror::Error;
 
 /// A device address. There is no public constructor: an `Iova` comes only from memory that was placed for DMA, so a
 /// driver can pass addresses on but not make them up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, zerocopy::IntoBytes, zerocopy::Immutable)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, zerocopy::IntoBytes, zerocopy::Immutable,
+)]
 #[repr(transparent)]
 pub struct Iova(u64);
 

@@ -11,6 +11,8 @@ mod memory;
 mod receive;
 mod session;
 pub mod spsc;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod transmit;
 
 pub use descriptor::{Descriptor, Slot};

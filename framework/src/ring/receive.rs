@@ -6,7 +6,7 @@
 
 use super::descriptor::{Descriptor, DescriptorRing, Run};
 use super::{Lease, RingMemory, fence};
-use crate::buffer::{BURST, Both, Burst, Caches, Frame, LENGTH_SHIFT, Pool, iova_at, iova_base};
+use crate::buffer::{BURST, Both, Burst, Caches, Frame, Pool, iova_at, iova_base};
 use crate::iova::Iova;
 use std::sync::Arc;
 
@@ -152,6 +152,11 @@ impl<D: ReceiveDescriptor> ReceiveRing<D> {
         done
     }
 
+    #[cfg(test)]
+    pub(super) fn start_at(&mut self, index: u32) {
+        (self.head, self.tail) = (index, index);
+    }
+
     #[cold]
     fn skip_bad(&mut self) {
         self.spare.push(self.frames[(self.head & self.ring.mask()) as usize]);
@@ -179,7 +184,7 @@ fn take_good<D: ReceiveDescriptor>(
         match D::good_length(status) {
             Some(length) if length <= room => {
                 // A frame at home has length 0, so adding sets it.
-                *slot = word + (u64::from(length) << LENGTH_SHIFT);
+                *slot = word + u64::from(length);
                 bytes += u64::from(length);
             }
             _ => return (at, bytes),

@@ -6,7 +6,8 @@
 
 use super::descriptor::{Descriptor, DescriptorRing, Slot};
 use super::{Lease, RingMemory, fence};
-use crate::buffer::{Burst, Caches, Chain, Frame, SPAN_MARK, Segment, Span, iova_of, length_of};
+use crate::buffer::{Burst, Caches, Chain, Frame, POOL_SHIFT, SPAN_MARK, Segment, Span, TAG};
+use crate::buffer::{iova_at, iova_base, length_of, pool_of};
 use crate::iova::Iova;
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -29,8 +30,8 @@ pub enum Report {
 pub struct Outgoing {
     /// Where the bytes are.
     pub iova: Iova,
-    /// How many.
-    pub bytes: u16,
+    /// How many, at most 65535.
+    pub bytes: u32,
     /// Length of the whole frame that it belongs to.
     pub frame_bytes: u32,
     /// Whether it is the last one of its frame.
@@ -143,39 +144,43 @@ impl<D: Descriptor> TransmitRing<D> {
     fn send_plain(&mut self, burst: &mut Burst, done: &mut Sent, describe: &impl Fn(Outgoing) -> D) {
         let words = burst.words();
         let mut rest = &words[..words.len().min(self.vacant())];
-        let (shortest, spread) =
-            (*self.limits.lengths.start(), self.limits.lengths.end() - self.limits.lengths.start());
-        while !rest.is_empty() {
+        let (shortest, longest) = (*self.limits.lengths.start(), *self.limits.lengths.end());
+        while let Some(first) = rest.first() {
             let run = self.ring.run(self.tail, rest.len().min(BLOCK));
-            let (entries, whole) = (&mut self.entries[run.start..run.start + run.slots], run.slots);
+            let base = iova_base(pool_of(*first));
+            // One comparison tells that a frame is of the first one's pool and of a good length.
+            let lowest = u32::from(pool_of(*first)) << POOL_SHIFT | u32::from(shortest);
+            let entries = &mut self.entries[run.start..run.start + run.slots];
             let mut bytes = 0;
             let mut count = run.slots;
             for (at, (entry, word)) in entries.iter_mut().zip(rest).enumerate() {
-                let length = length_of(*word);
-                if length.wrapping_sub(shortest) > spread {
+                let over = (*word as u32 & TAG).wrapping_sub(lowest);
+                if over > u32::from(longest - shortest) {
                     count = at;
                     break;
                 }
+                let length = over + u32::from(shortest);
                 *entry = *word;
                 // SAFETY: `entries` and so the loop are as long as the run.
-                unsafe { run.slot(at) }.write(describe(single(*word, Report::Silent)));
+                unsafe { run.slot(at) }.write(describe(single(base, *word, length, Report::Silent)));
                 bytes += u64::from(length);
             }
             done.frames += count;
             done.bytes += bytes;
-            self.close_block(count, describe);
-            rest = if count < whole { &[] } else { &rest[count..] };
+            self.close_block(base, count, describe);
+            rest = if count == 0 { &[] } else { &rest[count..] };
         }
         burst.advance(done.frames);
     }
 
     /// Has the last of the `count` descriptors behind the tail written back, notes it as the end of a block and moves the tail.
     #[inline(always)]
-    fn close_block(&mut self, count: usize, describe: &impl Fn(Outgoing) -> D) {
+    fn close_block(&mut self, base: u64, count: usize, describe: &impl Fn(Outgoing) -> D) {
         if count > 0 {
             let (first, last) = (self.tail, self.tail.wrapping_add(count as u32 - 1));
             let word = self.entries[(last & self.ring.mask()) as usize];
-            self.ring.slot(last).write(describe(single(word, Report::WriteBack)));
+            let length = u32::from(length_of(word));
+            self.ring.slot(last).write(describe(single(base, word, length, Report::WriteBack)));
             self.block_end[(first & self.ring.mask()) as usize] = last;
             self.tail = last.wrapping_add(1);
         }
@@ -219,7 +224,7 @@ impl<D: Descriptor> TransmitRing<D> {
         for (at, segment) in chain.into_segments().enumerate() {
             let last = at + 1 == count;
             let report = if last { Report::WriteBack } else { Report::Silent };
-            let (iova, bytes) = (segment.iova(), segment.len() as u16);
+            let (iova, bytes) = (segment.iova(), segment.len() as u32);
             self.ring.slot(self.tail).write(describe(Outgoing { iova, bytes, frame_bytes, last, report }));
             self.entries[(self.tail & self.ring.mask()) as usize] = match segment {
                 Segment::Frame(frame) => frame.into_word(),
@@ -253,6 +258,27 @@ impl<D: Descriptor> TransmitRing<D> {
         end.wrapping_sub(first) as usize
     }
 
+    #[cfg(test)]
+    pub(super) fn start_at(&mut self, index: u32) {
+        (self.clean, self.tail) = (index, index);
+    }
+
+    #[cfg(test)]
+    pub(super) fn oldest(&self) -> u32 {
+        self.clean
+    }
+
+    /// The last slot of each block that the device may still read.
+    #[cfg(test)]
+    pub(super) fn block_ends(&self) -> Vec<u32> {
+        let (mut ends, mut next) = (Vec::new(), self.clean);
+        while next != self.tail {
+            ends.push(self.block_end[(next & self.ring.mask()) as usize]);
+            next = self.block_end[(next & self.ring.mask()) as usize].wrapping_add(1);
+        }
+        ends
+    }
+
     #[inline]
     fn release(&mut self, end: u32, caches: &mut Caches) {
         while self.clean != end {
@@ -267,9 +293,8 @@ impl<D: Descriptor> TransmitRing<D> {
 }
 
 #[inline(always)]
-fn single(word: u64, report: Report) -> Outgoing {
-    let bytes = length_of(word);
-    Outgoing { iova: iova_of(word), bytes, frame_bytes: u32::from(bytes), last: true, report }
+fn single(base: u64, word: u64, bytes: u32, report: Report) -> Outgoing {
+    Outgoing { iova: iova_at(base, word), bytes, frame_bytes: bytes, last: true, report }
 }
 
 #[cold]

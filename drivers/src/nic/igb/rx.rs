@@ -26,19 +26,19 @@ impl RxQueue for IgbRx {
         if self.ring.vacant() < REFILL_BLOCK || self.ring.lease().is_revoked() {
             return 0;
         }
-        let before = self.ring.posted();
+        let mut count = 0;
         while self.ring.vacant() >= REFILL_BLOCK {
-            if self.ring.post(caches, REFILL_BLOCK) < REFILL_BLOCK {
+            let posted = self.ring.post(caches, REFILL_BLOCK);
+            count += posted;
+            if posted < REFILL_BLOCK {
                 self.counters.now.pool_empty += 1;
                 break;
             }
         }
-        let count = self.ring.posted() - before;
         if count > 0 {
             self.tail.ring(self.ring.tail());
             self.counters.now.doorbells += 1;
         }
-        self.counters.publish();
         count
     }
 
@@ -47,12 +47,10 @@ impl RxQueue for IgbRx {
             return 0;
         }
         let done = self.ring.collect(burst);
-        if done.frames + done.bad > 0 {
-            self.counters.now.frames += done.frames as u64;
-            self.counters.now.bytes += done.bytes;
-            self.counters.now.bad += done.bad as u64;
-            self.counters.publish();
-        }
+        self.counters.now.frames += done.frames as u64;
+        self.counters.now.bytes += done.bytes;
+        self.counters.now.bad += done.bad as u64;
+        self.counters.publish();
         done.frames
     }
 

@@ -1,0 +1,158 @@
+//! From a plan to ports that are open and memory that they share.
+//!
+//! Each port sits in an address space of its own. Its pool is mapped there for reading and writing, and in its partner's space for
+//! reading only: a port can fill its own buffers and send the other's. The order is: open the device, look at what it can do, then
+//! take memory.
+
+use super::options::{PageChoice, Plan};
+use crate::error::AppError;
+use pollring::buffer::{Access, BURST, Both, Pool, PoolConfig, PoolError, ToDevice};
+use pollring::bus::Device;
+use pollring::bus::simulated::{self, SimulatedIommu, SoftwareDevice};
+use pollring::hugepages::Pages;
+use pollring::iova::AddressSpace;
+use pollring::port::{Port, PortConfig, PortError, Promiscuous};
+use std::sync::Arc;
+
+/// Frames that a worker's cache of one pool may hold (`pollring::buffer::Caches`).
+const CACHE_FRAMES: usize = 512;
+
+/// A port and what belongs to it. The port goes first: it ends DMA before the memory does.
+pub(super) struct OpenPort {
+    pub(super) uri: String,
+    pub(super) port: Box<dyn Port>,
+    pub(super) pool: Pool<Both>,
+    pub(super) config: PortConfig,
+}
+
+/// All ports, and the memory that they send at the start.
+pub(super) struct Setup {
+    pub(super) ports: Vec<OpenPort>,
+    pub(super) prime_pool: Option<Pool<ToDevice>>,
+    /// What the user should know, once.
+    pub(super) notes: Vec<String>,
+}
+
+impl Setup {
+    /// Opens `devices`, one for each port of the plan.
+    ///
+    /// # Errors
+    /// No driver, a device that does not answer, numbers that a port cannot do, no memory.
+    pub(super) fn open(plan: &Plan, devices: Vec<Arc<dyn SoftwareDevice>>) -> Result<Setup, AppError> {
+        let mut opened = Vec::new();
+        for (named, device) in plan.ports.iter().zip(devices) {
+            let (port, space) = open_simulated(&named.uri, device)?;
+            check(plan, port.as_ref())?;
+            opened.push((port, space));
+        }
+        let mut notes = Vec::new();
+        let spaces: Vec<AddressSpace> = opened.iter().map(|(_, space)| space.clone()).collect();
+        let mut ports = Vec::new();
+        for (position, (port, space)) in opened.into_iter().enumerate() {
+            let frames = pool_frames(plan, plan.frames)?;
+            let pool: Pool<Both> = make_pool(&format!("port {position}"), frames, plan.pages, &[&space], &mut notes)?;
+            let partner = plan.partner(position);
+            if partner != position {
+                pool.share(&spaces[partner])?;
+            }
+            let config = port_config(plan, &pool);
+            ports.push(OpenPort { uri: plan.ports[position].uri.clone(), port, pool, config });
+        }
+        let prime_pool = prime_pool(plan, &spaces, &mut notes)?;
+        notes.dedup();
+        Ok(Setup { ports, prime_pool, notes })
+    }
+}
+
+/// Puts a software device behind an IOMMU of its own and finds its driver, as for any PCI function.
+fn open_simulated(uri: &str, device: Arc<dyn SoftwareDevice>) -> Result<(Box<dyn Port>, AddressSpace), AppError> {
+    let iommu = Arc::new(SimulatedIommu::default());
+    let space = AddressSpace::new(uri, iommu.clone());
+    let device = Device::open(uri, simulated::backend(device, iommu))?;
+    let (vendor, id) = device.id();
+    let entry = pollring_drivers::find(pollring_drivers::builtin(), vendor, id).ok_or_else(|| {
+        AppError::Usage(format!("port `{uri}`: no driver for {vendor:04x}:{id:04x}; `pollring devices` lists what has one"))
+    })?;
+    let port = (entry.open)(device, &space)?;
+    Ok((port, space))
+}
+
+/// What the port can do decides before memory is taken; `PortConfig::validate` looks at all of it once more.
+fn check(plan: &Plan, port: &dyn Port) -> Result<(), PortError> {
+    let capabilities = port.capabilities();
+    let fail = |what: String| Err(PortError::Config { port: port.uri().to_owned(), what });
+    if plan.queues > capabilities.queue_pairs {
+        return fail(format!("--queues {}: it has 1 to {} queue pairs", plan.queues, capabilities.queue_pairs));
+    }
+    if !capabilities.ring_entries.contains(&plan.entries) {
+        let (low, high) = (capabilities.ring_entries.start(), capabilities.ring_entries.end());
+        return fail(format!("--entries {}: its rings have {low} to {high}, a power of two", plan.entries));
+    }
+    Ok(())
+}
+
+/// How many buffers a pool must have so that none of its rings runs dry: its receive rings and its partner's transmit rings full, each
+/// worker's cache full, each forwarder's bursts full.
+fn pool_frames(plan: &Plan, asked: Option<usize>) -> Result<usize, AppError> {
+    let needed = plan.queues * (2 * plan.entries + 2 * BURST) + plan.cores.len() * CACHE_FRAMES;
+    match asked {
+        // A whole number of 2 MiB pages at 2 KiB a buffer.
+        None => Ok(needed.next_multiple_of(1024)),
+        Some(frames) if frames >= needed => Ok(frames),
+        Some(frames) => Err(AppError::Usage(format!(
+            "--frames {frames}: {} queue pairs with rings of {} and {} workers need {needed}; raise it, leave it out, or lower \
+             --entries, --queues or --cores",
+            plan.queues,
+            plan.entries,
+            plan.cores.len()
+        ))),
+    }
+}
+
+/// Makes a pool on the pages that were chosen; `notes` gets the reason when they are not huge although they might be.
+fn make_pool<D: Access>(
+    name: &str,
+    frames: usize,
+    choice: PageChoice,
+    spaces: &[&AddressSpace],
+    notes: &mut Vec<String>,
+) -> Result<Pool<D>, AppError> {
+    let mut config = PoolConfig::new(name, frames);
+    if choice == PageChoice::Small {
+        config.pages = Pages::Small4K { reason: "--pages small".to_owned() };
+        return Ok(Pool::new(&config, spaces)?);
+    }
+    match Pool::new(&config, spaces) {
+        Err(PoolError::Region(error)) if choice == PageChoice::Auto => {
+            notes.push(format!("note: packet memory lies on 4 KiB pages: {error}"));
+            config.pages = Pages::Small4K { reason: error.to_string() };
+            Ok(Pool::new(&config, spaces)?)
+        }
+        made => Ok(made?),
+    }
+}
+
+fn port_config(plan: &Plan, pool: &Pool<Both>) -> PortConfig {
+    PortConfig {
+        queue_pairs: plan.queues,
+        rx_entries: plan.entries,
+        tx_entries: plan.entries,
+        // A forwarder takes frames for any address.
+        promiscuous: Promiscuous::On,
+        ..PortConfig::new(pool)
+    }
+}
+
+/// Memory for --prime, which every port may read: as many frames as all transmit rings hold.
+fn prime_pool(
+    plan: &Plan,
+    spaces: &[AddressSpace],
+    notes: &mut Vec<String>,
+) -> Result<Option<Pool<ToDevice>>, AppError> {
+    if plan.prime == 0 {
+        return Ok(None);
+    }
+    let spaces: Vec<&AddressSpace> = spaces.iter().collect();
+    let frames = plan.ports.len() * (plan.entries + BURST) + plan.cores.len() * CACHE_FRAMES;
+    Ok(Some(make_pool("prime", frames.next_multiple_of(1024), plan.pages, &spaces, notes)?))
+}
