@@ -167,7 +167,9 @@ mod tests {
         fn add(&self, address: &str, class: &str, device: &str, node: &str) -> std::path::PathBuf {
             let path = self.0.join(address);
             fs::create_dir_all(&path).unwrap();
-            for (file, text) in [("class", class), ("vendor", "0x8086"), ("device", device), ("numa_node", node)] {
+            for (file, text) in
+                [("class", class), ("vendor", "0x8086"), ("device", device), ("numa_node", node)]
+            {
                 fs::write(path.join(file), format!("{text}\n")).unwrap();
             }
             path

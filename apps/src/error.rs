@@ -78,7 +78,12 @@ fn can_be_helped(error: &HugePagesError) -> bool {
     use HugePagesError::{Denied, NoHugePages, NoNode, NoPageSize, NotEnoughMemory, TooFew};
     matches!(
         error,
-        Denied { .. } | NoHugePages { .. } | NoNode { .. } | NoPageSize { .. } | NotEnoughMemory { .. } | TooFew { .. }
+        Denied { .. }
+            | NoHugePages { .. }
+            | NoNode { .. }
+            | NoPageSize { .. }
+            | NotEnoughMemory { .. }
+            | TooFew { .. }
     )
 }
 
@@ -88,7 +93,8 @@ mod tests {
 
     #[test]
     fn the_user_can_help_with_2_and_not_with_1() {
-        let config = PortError::Config { port: "sim:igb".into(), what: "0 queue pairs asked, it has 1 to 16".into() };
+        let config =
+            PortError::Config { port: "sim:igb".into(), what: "0 queue pairs asked, it has 1 to 16".into() };
         assert_eq!(AppError::Port(config).exit_status(), 2);
         assert_eq!(AppError::Usage("x".into()).exit_status(), 2);
         assert_eq!(AppError::Failed(vec!["x".into()]).exit_status(), 1);

@@ -122,7 +122,8 @@ fn reserve(size: PageSize, pages: u64, node: Option<NumaNode>) -> Result<Change,
 
 fn release(size: PageSize, pages: u64, node: Option<NumaNode>) -> Result<Change, AppError> {
     if let Some(node) = node {
-        let text = format!("release on {node}: the kernel chooses the nodes that pages go from; leave --node out");
+        let text =
+            format!("release on {node}: the kernel chooses the nodes that pages go from; leave --node out");
         return Err(AppError::Usage(text));
     }
     let released = pool::release(size, pages)?;
@@ -130,9 +131,22 @@ fn release(size: PageSize, pages: u64, node: Option<NumaNode>) -> Result<Change,
     Ok(change("release", size, pages, node, (after + released, after)))
 }
 
-fn change(action: &'static str, size: PageSize, asked: u64, node: Option<NumaNode>, total: (u64, u64)) -> Change {
+fn change(
+    action: &'static str,
+    size: PageSize,
+    asked: u64,
+    node: Option<NumaNode>,
+    total: (u64, u64),
+) -> Change {
     let node = node.map(|node| node.0);
-    Change { action, page_bytes: size.bytes() as u64, node, asked, total_before: total.0, total_after: total.1 }
+    Change {
+        action,
+        page_bytes: size.bytes() as u64,
+        node,
+        asked,
+        total_before: total.0,
+        total_after: total.1,
+    }
 }
 
 /// The machine's row of each size, then one for each node that has some.
@@ -143,7 +157,13 @@ fn rows(pools: &[PoolReport], only: Option<PageSize>, node: Option<NumaNode>) ->
         if let Some(node) = node {
             pool.on(node).ok_or(PoolError::NoNode { node, size: pool.size })?;
         } else {
-            rows.push(Row { page_bytes, node: None, total: pool.total, free: pool.free, reserved: Some(pool.reserved) });
+            rows.push(Row {
+                page_bytes,
+                node: None,
+                total: pool.total,
+                free: pool.free,
+                reserved: Some(pool.reserved),
+            });
         }
         let parts = pool.nodes.iter().filter(|part| node.is_none_or(|node| part.node == node));
         rows.extend(parts.map(|part| Row {
@@ -207,8 +227,24 @@ mod tests {
         let nodes = vec![part(0, 1024, 1000), part(1, 0, 0)];
         let (surplus, overcommit) = (0, 0);
         vec![
-            PoolReport { size: PageSize::Huge2M, total: 1024, free: 1000, reserved: 8, surplus, overcommit, nodes },
-            PoolReport { size: PageSize::Huge1G, total: 2, free: 1, reserved: 0, surplus, overcommit, nodes: vec![] },
+            PoolReport {
+                size: PageSize::Huge2M,
+                total: 1024,
+                free: 1000,
+                reserved: 8,
+                surplus,
+                overcommit,
+                nodes,
+            },
+            PoolReport {
+                size: PageSize::Huge1G,
+                total: 2,
+                free: 1,
+                reserved: 0,
+                surplus,
+                overcommit,
+                nodes: vec![],
+            },
         ]
     }
 

@@ -58,8 +58,9 @@ fn main() -> ExitCode {
 fn start_log(verbose: u8) -> Result<(), AppError> {
     let level = ["warn", "info", "debug", "trace"][usize::from(verbose).min(3)];
     let filter = std::env::var("POLLRING_LOG").unwrap_or_else(|_| level.to_owned());
-    let parsed = EnvFilter::try_new(&filter)
-        .map_err(|error| AppError::Usage(format!("POLLRING_LOG `{filter}`: {error}; write it as `info` or `pollring=debug`")))?;
+    let parsed = EnvFilter::try_new(&filter).map_err(|error| {
+        AppError::Usage(format!("POLLRING_LOG `{filter}`: {error}; write it as `info` or `pollring=debug`"))
+    })?;
     tracing_subscriber::fmt()
         .with_env_filter(parsed)
         .with_writer(std::io::stderr)

@@ -88,7 +88,11 @@ pub(crate) fn write_json(value: &impl Serialize) -> Result<(), AppError> {
 }
 
 /// A table without lines: words to the left, numbers to the right.
-pub(crate) fn table(header: &[&str], numbers: &[usize], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+pub(crate) fn table(
+    header: &[&str],
+    numbers: &[usize],
+    rows: impl IntoIterator<Item = Vec<String>>,
+) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(header.iter().copied());
@@ -131,7 +135,13 @@ mod tests {
 
     #[test]
     fn numbers_have_separators_every_three_digits() {
-        let cases = [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567"), (u64::MAX, "18,446,744,073,709,551,615")];
+        let cases = [
+            (0, "0"),
+            (999, "999"),
+            (1000, "1,000"),
+            (1_234_567, "1,234,567"),
+            (u64::MAX, "18,446,744,073,709,551,615"),
+        ];
         for (number, text) in cases {
             assert_eq!(thousands(number), text);
         }
@@ -139,7 +149,13 @@ mod tests {
 
     #[test]
     fn bytes_take_the_largest_unit_that_divides_them() {
-        let cases = [(0, "0 bytes"), (1000, "1,000 bytes"), (2 << 20, "2 MiB"), (1 << 30, "1 GiB"), (3 << 9, "1,536 bytes")];
+        let cases = [
+            (0, "0 bytes"),
+            (1000, "1,000 bytes"),
+            (2 << 20, "2 MiB"),
+            (1 << 30, "1 GiB"),
+            (3 << 9, "1,536 bytes"),
+        ];
         for (number, text) in cases {
             assert_eq!(bytes(number), text);
         }
@@ -147,7 +163,11 @@ mod tests {
 
     #[test]
     fn tables_align_numbers_to_the_right_and_end_lines_bare() {
-        let text = table(&["size", "free"], &[1], [vec!["2 MiB".into(), "7".into()], vec!["1 GiB".into(), "1,024".into()]]);
+        let text = table(
+            &["size", "free"],
+            &[1],
+            [vec!["2 MiB".into(), "7".into()], vec!["1 GiB".into(), "1,024".into()]],
+        );
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines, ["size    free", "2 MiB      7", "1 GiB  1,024"]);
     }

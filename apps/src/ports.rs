@@ -10,7 +10,10 @@ use thiserror::Error;
 /// What opens in this version, for error texts and `pollring devices`.
 pub(crate) const SIMULATED_FORMS: &[(&str, &str)] = &[
     ("sim:igb", "software model of an Intel 82576 (8086:10c9)"),
-    ("sim:igb,seed=N,delay=N", "the same with write-backs late by up to N steps, in an order that the seed decides"),
+    (
+        "sim:igb,seed=N,delay=N",
+        "the same with write-backs late by up to N steps, in an order that the seed decides",
+    ),
 ];
 
 /// Schemes of later versions, and what each needs.
@@ -41,10 +44,15 @@ pub(crate) struct SimulatedIgb {
 #[derive(Debug, Error)]
 pub(crate) enum UriError {
     /// No `SCHEME:`.
-    #[error("port `{0}` has no scheme; write SCHEME:NAME, for instance `sim:igb`; schemes: {}", schemes())]
-    NoScheme(String),
+    #[error("port `{uri}` has no scheme; write SCHEME:NAME, for instance `sim:igb`; schemes: {}", schemes())]
+    NoScheme {
+        /// The whole name.
+        uri: String,
+    },
     /// A PCI address without its scheme.
-    #[error("port `{0}` is a PCI address without a scheme; write `pci:{0}` (from the version that has VFIO), or `sim:igb` now")]
+    #[error(
+        "port `{0}` is a PCI address without a scheme; write `pci:{0}` (from the version that has VFIO), or `sim:igb` now"
+    )]
     BareAddress(PciAddress),
     /// A scheme that does not exist.
     #[error("port `{uri}`: there is no scheme `{scheme}`; schemes: {}", schemes())]
@@ -55,7 +63,9 @@ pub(crate) enum UriError {
         scheme: String,
     },
     /// A scheme that the design has and this version has not.
-    #[error("port `{uri}` is not in this version: {needs}, which it does not have; use `sim:igb`, see `pollring devices`")]
+    #[error(
+        "port `{uri}` is not in this version: {needs}, which it does not have; use `sim:igb`, see `pollring devices`"
+    )]
     NotInThisVersion {
         /// The whole name.
         uri: String,
@@ -74,7 +84,9 @@ pub(crate) enum UriError {
         model: String,
     },
     /// An option that the model has not, or a value that it cannot have.
-    #[error("port `{uri}`: `{option}` is no option of sim:igb; write seed=N (0 to 2^64-1) or delay=N (0 to 1000 steps), each once")]
+    #[error(
+        "port `{uri}`: `{option}` is no option of sim:igb; write seed=N (0 to 2^64-1) or delay=N (0 to 1000 steps), each once"
+    )]
     BadOption {
         /// The whole name.
         uri: String,
@@ -98,10 +110,13 @@ impl FromStr for SimulatedIgb {
         if let Ok(address) = uri.parse() {
             return Err(UriError::BareAddress(address));
         }
-        let (scheme, rest) = uri.split_once(':').ok_or_else(|| UriError::NoScheme(uri.to_owned()))?;
+        let (scheme, rest) = uri.split_once(':').ok_or_else(|| UriError::NoScheme { uri: uri.to_owned() })?;
         match scheme {
             "sim" => simulated(uri, rest),
-            "pci" => rest.parse::<PciAddress>().map_err(UriError::from).and_then(|_| later(uri, scheme)),
+            "pci" => {
+                let _: PciAddress = rest.parse()?;
+                later(uri, scheme)
+            }
             _ => later(uri, scheme),
         }
     }

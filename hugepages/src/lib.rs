@@ -8,6 +8,7 @@
 //! - [`pool`] (`pool.rs`, `budget.rs`) is what the machine has reserved: report, reserve, release, and a [`pool::Budget`] of
 //!   what one app may use per node.
 //! - [`Table`] (`table.rs`) is memory for the CPU only. It has no fd, so no device and no peer ever gets it.
+//! - [`RegionError`] and [`pool::PoolError`] (`error.rs`) say what was tried, what happened and what to do next.
 //! - `populate.rs` and `meminfo.rs` are the two helpers: fault pages in with an error, read the kernel's memory figures.
 //!
 //! The order of calls: an operator or test runs [`pool::reserve`] once; an app takes from its budget, then calls
@@ -20,6 +21,7 @@
 //! `unsafe` is allowed in this crate: it is the system calls on mappings, each with the invariant that it leans on.
 
 mod budget;
+mod error;
 mod meminfo;
 mod page;
 pub mod pool;
@@ -27,8 +29,9 @@ mod populate;
 mod region;
 mod table;
 
+pub use error::RegionError;
 pub use page::{NumaNode, PageSize, Pages};
-pub use region::{Region, RegionConfig, RegionError};
+pub use region::{Region, RegionConfig};
 pub use table::{Backing, Table, TableError};
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! it from reading to writing: two processes that use this crate do not undo each other's change.
 
 pub use crate::budget::Budget;
+pub use crate::error::PoolError;
 use crate::meminfo;
 use crate::page::{NumaNode, PageSize};
 use std::{
@@ -75,143 +76,6 @@ pub struct Reserved {
     pub before: u64,
     /// Pages after; equal to `before` if enough were free already.
     pub after: u64,
-}
-
-/// Why the machine's pool could not be read or changed, or a [`Budget`] does not allow it.
-#[derive(Debug, thiserror::Error)]
-pub enum PoolError {
-    /// The kernel has no huge pages at all, or sysfs is not there.
-    #[error("no directory {path}: mount sysfs, or use a kernel with CONFIG_HUGETLBFS")]
-    NoHugePages {
-        /// The directory that was looked for.
-        path: String,
-    },
-    /// The kernel does not offer this page size.
-    #[error(
-        "this machine has no huge pages of {size} (no directory {path}): use another page size; 1 GiB needs the CPU flag pdpe1gb"
-    )]
-    NoPageSize {
-        /// The size asked for.
-        size: PageSize,
-        /// The directory that was looked for.
-        path: String,
-    },
-    /// The node does not exist or holds no huge pages of this size.
-    #[error(
-        "{node} has no pool of {size} pages: name a node with memory (`numactl --hardware` lists them) or none"
-    )]
-    NoNode {
-        /// The node asked for.
-        node: NumaNode,
-        /// The page size asked for.
-        size: PageSize,
-    },
-    /// A file of the kernel could not be read.
-    #[error("reading {path}: {source}; check that /sys and /proc are mounted")]
-    Read {
-        /// The file.
-        path: String,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// A file of the kernel does not hold what its documentation says.
-    #[error("{path} is not as documented: {text}; report this with the output of `uname -r`")]
-    Parse {
-        /// The file.
-        path: String,
-        /// What it held, or what it lacks.
-        text: String,
-    },
-    /// The kernel does not let this user change the pool.
-    #[error("writing {pages} to {path}: {source}; run this as root, where /sys is writable")]
-    Denied {
-        /// The file.
-        path: String,
-        /// The count to be written.
-        pages: u64,
-        /// EACCES, EPERM or EROFS.
-        source: io::Error,
-    },
-    /// The kernel refused the count for another reason.
-    #[error(
-        "writing {pages} to {path}: {source}; reserve at boot with the kernel's `hugepagesz=` and `hugepages=`"
-    )]
-    Write {
-        /// The file.
-        path: String,
-        /// The count to be written.
-        pages: u64,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// Another process holds the lock on the kernel's file.
-    #[error("{path} has been locked by another process for {waited_s} s: see `lslocks`, then try again")]
-    Busy {
-        /// The file.
-        path: String,
-        /// How long this call waited, in seconds.
-        waited_s: u64,
-    },
-    /// The memory for the pages is not there, so the kernel was not asked.
-    #[error(
-        "{pages} more huge pages of {size} asked {place}: that is {asked_bytes} bytes, {available_bytes} bytes are available; free memory or ask for fewer"
-    )]
-    NotEnoughMemory {
-        /// Pages to be added.
-        pages: u64,
-        /// Their size.
-        size: PageSize,
-        /// Where: "on node 1" or "on any node".
-        place: String,
-        /// What they take, in bytes.
-        asked_bytes: u64,
-        /// What is available, in bytes.
-        available_bytes: u64,
-    },
-    /// The kernel made fewer pages free than asked; the pool was set back.
-    #[error(
-        "{asked} free huge pages of {size} asked {place}, the kernel made {got} free ({free_before} before) and the pool was set back to {total_before}: memory is full or in pieces; `echo 1 > /proc/sys/vm/compact_memory`, or reserve at boot"
-    )]
-    TooFew {
-        /// Free pages asked for.
-        asked: u64,
-        /// Their size.
-        size: PageSize,
-        /// Where: "on node 1" or "on any node".
-        place: String,
-        /// Free pages before the call.
-        free_before: u64,
-        /// Free pages that the kernel reached.
-        got: u64,
-        /// Pages in the pool before the call.
-        total_before: u64,
-    },
-    /// An app asked for more than its [`Budget`] has left.
-    #[error(
-        "{asked_bytes} bytes asked {place}, but {taken_bytes} of the budget's {limit_bytes} bytes are taken: raise the budget for that node or use less"
-    )]
-    OverBudget {
-        /// Where: "on node 1" or "on any node".
-        place: String,
-        /// What was asked, in bytes.
-        asked_bytes: usize,
-        /// The budget's limit there, in bytes.
-        limit_bytes: usize,
-        /// What was taken before, in bytes.
-        taken_bytes: usize,
-    },
-    /// An app gave back to its [`Budget`] more than it took: its own accounting is wrong.
-    #[error(
-        "{given_bytes} bytes given back {place}, but only {taken_bytes} bytes were taken there: give back each take once, for the same node"
-    )]
-    NotTaken {
-        /// Where: "on node 1" or "on any node".
-        place: String,
-        /// What was given back, in bytes.
-        given_bytes: usize,
-        /// What was taken, in bytes.
-        taken_bytes: usize,
-    },
 }
 
 /// The machine's pools of 2 MiB and 1 GiB pages, as far as the kernel has them. Other sizes are left out.
@@ -598,10 +462,10 @@ mod tests {
         machine::alone(|| {
             let before = report_of(Path::new(SYS), PageSize::Huge2M).unwrap();
             let reserved = machine::reserve_or_fail(before.unpromised() + 3);
-            assert!(reserved.after >= reserved.before + 3, "{reserved:?}");
+            let _back = machine::GiveBack(3);
+            assert_eq!((reserved.before, reserved.after), (before.total, before.total + 3));
             let during = report_of(Path::new(SYS), PageSize::Huge2M).unwrap();
             assert!(during.unpromised() >= before.unpromised() + 3, "{during:?}");
-            assert_eq!(release(PageSize::Huge2M, reserved.after - reserved.before).unwrap(), 3);
         });
     }
 
@@ -612,10 +476,10 @@ mod tests {
             let part = pool.nodes.first().expect("this test needs a kernel with NUMA");
             let count = part.free + pool.reserved + 2;
             let reserved = reserve(PageSize::Huge2M, count, Some(part.node))
-                .expect("this test reserves 2 huge pages: run it as root, with 4 MiB free");
+                .expect("this test reserves huge pages: run it as root, with memory free");
+            let _back = machine::GiveBack(reserved.after - reserved.before);
             let now = report_of(Path::new(SYS), PageSize::Huge2M).unwrap();
             assert!(now.on(part.node).unwrap().free >= count);
-            release(PageSize::Huge2M, reserved.after - reserved.before).unwrap();
         });
     }
 }

@@ -8,9 +8,10 @@
 //! a peer from resizing it. They do not stop `fallocate` from punching a hole, which only a write seal would: a later touch
 //! of a hole takes a new page, and is a SIGBUS if there is none. Hand the fd only to whom may also crash this process.
 
+use crate::error::RegionError;
 use crate::meminfo;
 use crate::page::{NumaNode, PageSize, Pages};
-use crate::pool::{self, PoolError, SYS, place, pool_directory};
+use crate::pool::{self, SYS, place};
 use crate::populate::{keep_from_children, populate};
 use std::{
     ffi::CString,
@@ -39,97 +40,6 @@ pub struct RegionConfig {
     /// The node that all pages must come from. Without one each page comes from a node near the thread that populates it,
     /// which may be any on which the caller may run.
     pub node: Option<NumaNode>,
-}
-
-/// Why a region could not be allocated. Nothing of it is left then.
-#[derive(Debug, thiserror::Error)]
-pub enum RegionError {
-    /// Zero bytes were asked for.
-    #[error("region `{name}`: 0 bytes asked; a region has at least one page")]
-    Zero {
-        /// The region's name.
-        name: String,
-    },
-    /// No mapping can be that long.
-    #[error(
-        "region `{name}`: {bytes} bytes in pages of {page_size} are more than an address space holds; ask for fewer"
-    )]
-    TooLarge {
-        /// The region's name.
-        name: String,
-        /// What was asked, in bytes.
-        bytes: usize,
-        /// The page size that it was rounded up to.
-        page_size: PageSize,
-    },
-    /// The node does not exist.
-    #[error(
-        "region `{name}`: this machine has no {node}; /sys/devices/system/node lists the nodes, or name none"
-    )]
-    NoNode {
-        /// The region's name.
-        name: String,
-        /// The node asked for.
-        node: NumaNode,
-    },
-    /// Fewer huge pages are free than asked for. Found before any page is touched.
-    #[error(fmt = shortage)]
-    NotEnough {
-        /// The region's name.
-        name: String,
-        /// The size of the pages.
-        page_size: PageSize,
-        /// Pages asked for.
-        asked_pages: u64,
-        /// Pages that are free and promised to nobody.
-        free_pages: u64,
-        /// Pages that the machine, or the node, has in its pool, free or in use.
-        reserved_pages: u64,
-        /// The node asked for.
-        node: Option<NumaNode>,
-    },
-    /// Less memory is available than asked for in 4 KiB pages.
-    #[error(
-        "region `{name}`: {asked_bytes} bytes in pages of 4 KiB asked {place}, {available_bytes} available; free memory (`free -b` shows it) or ask for fewer"
-    )]
-    NotEnoughMemory {
-        /// The region's name.
-        name: String,
-        /// What was asked, in bytes.
-        asked_bytes: u64,
-        /// What is available (MemAvailable; for a node its free and page-cache memory), in bytes.
-        available_bytes: u64,
-        /// Where: "on node 1" or "on any node".
-        place: String,
-    },
-    /// The machine's figures could not be read, or it has no pages of that size.
-    #[error("region `{name}`: {source}")]
-    Pool {
-        /// The region's name.
-        name: String,
-        /// What is wrong with the pool.
-        source: PoolError,
-    },
-    /// A system call failed, although the figures were good.
-    #[error("region `{name}`: {call} failed: {source}; {advice}")]
-    Call {
-        /// The region's name.
-        name: String,
-        /// The call.
-        call: &'static str,
-        /// What the kernel said.
-        source: io::Error,
-        /// What to check next.
-        advice: &'static str,
-    },
-    /// Neither the pages asked for nor 4 KiB pages could be had.
-    #[error("{huge}; with 4 KiB pages instead: {small}")]
-    Neither {
-        /// Why not the pages asked for.
-        huge: Box<RegionError>,
-        /// Why not 4 KiB pages.
-        small: Box<RegionError>,
-    },
 }
 
 /// Memory that does not move while it is mapped for a device: zeroed, populated, shared by its fd.
@@ -432,34 +342,6 @@ fn check_pool(config: &RegionConfig, page_size: PageSize, bytes: usize) -> Resul
     })
 }
 
-fn shortage(
-    name: &str,
-    page_size: &PageSize,
-    asked_pages: &u64,
-    free_pages: &u64,
-    reserved_pages: &u64,
-    node: &Option<NumaNode>,
-    f: &mut fmt::Formatter<'_>,
-) -> fmt::Result {
-    let place = node.map_or_else(String::new, |node| format!(" on {node}"));
-    let mut options = String::new();
-    if *page_size == PageSize::Huge1G {
-        options.push_str("--size 1G ");
-    }
-    if let Some(NumaNode(number)) = node {
-        options.push_str(&format!("--node {number} "));
-    }
-    let total = reserved_pages.saturating_add(asked_pages.saturating_sub(*free_pages));
-    let directory = pool_directory(Path::new(SYS), *page_size, *node);
-    write!(
-        f,
-        "region `{name}`: {asked_pages} huge pages of {page_size} asked{place}, {free_pages} free \
-         ({reserved_pages} reserved); reserve them: `pollring hugepages reserve {options}{asked_pages}` as root, \
-         or `echo {total} > {}/nr_hugepages`",
-        directory.display()
-    )
-}
-
 fn create_memfd(config: &RegionConfig) -> Result<OwnedFd, RegionError> {
     let size_flags = match config.pages.size() {
         PageSize::Small4K => 0,
@@ -513,7 +395,7 @@ fn map_shared(config: &RegionConfig, fd: &OwnedFd, bytes: usize) -> Result<NonNu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::{alone, with_pages};
+    use crate::machine::{alone, with_no_pages, with_pages};
     use std::{collections::HashSet, fs, slice, time::Instant};
 
     fn small(name: &str, bytes: usize) -> RegionConfig {
@@ -545,21 +427,16 @@ mod tests {
         unsafe { slice::from_raw_parts(region.base().as_ptr(), region.bytes()) }
     }
 
-    /// The lines about the mapping at the region's base: its own, and in smaps what follows up to VmFlags.
-    fn lines_of(region: &Region, file: &str) -> Vec<String> {
+    /// What the kernel lists for the mapping at the region's base, VmFlags last.
+    fn smaps(region: &Region) -> Vec<String> {
         let start = format!("{:x}-", region.start());
-        let text = fs::read_to_string(format!("/proc/self/{file}")).unwrap();
-        let mut lines = text.lines().skip_while(|line| !line.starts_with(&start)).map(String::from);
-        let first = lines.next().expect("the mapping is listed");
-        if file == "maps" {
-            return vec![first];
-        }
-        let rest = lines.take_while(|line| !line.starts_with("VmFlags") || line.ends_with('\u{0}'));
-        let flags = text
-            .lines()
-            .skip_while(|line| !line.starts_with(&start))
-            .find(|line| line.starts_with("VmFlags"));
-        [first].into_iter().chain(rest).chain(flags.map(String::from)).collect()
+        let text = fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut last = false;
+        let lines = text.lines().skip_while(|line| !line.starts_with(&start));
+        lines
+            .take_while(|line| !std::mem::replace(&mut last, line.starts_with("VmFlags")))
+            .map(String::from)
+            .collect()
     }
 
     fn assert_sealed(region: &Region) {
@@ -579,7 +456,7 @@ mod tests {
     }
 
     fn assert_vm_flags(region: &Region, with: &[&str], without: &[&str]) {
-        let lines = lines_of(region, "smaps");
+        let lines = smaps(region);
         let flags: Vec<&str> = lines.last().unwrap().split_whitespace().skip(1).collect();
         assert!(with.iter().all(|flag| flags.contains(flag)), "{flags:?} lacks one of {with:?}");
         assert!(!without.iter().any(|flag| flags.contains(flag)), "{flags:?} has one of {without:?}");
@@ -592,7 +469,7 @@ mod tests {
         assert_eq!((region.bytes(), region.page_size()), ((80 << 20) + 4096, PageSize::Small4K));
         assert_eq!((region.name(), region.small_reason(), region.node()), ("small", Some("a test"), None));
         assert!(region.start().is_multiple_of(4096));
-        let rss = lines_of(&region, "smaps").into_iter().find(|line| line.starts_with("Rss:")).unwrap();
+        let rss = smaps(&region).into_iter().find(|line| line.starts_with("Rss:")).unwrap();
         assert_eq!(rss.split_whitespace().nth(1), Some("81924"), "populated before the first touch");
         assert!(bytes_of(&region).iter().all(|&byte| byte == 0));
         assert_vm_flags(&region, &["sh", "dc"], &["nr", "ht"]);
@@ -603,8 +480,6 @@ mod tests {
     fn a_huge_region_is_sealed_zero_and_populated() {
         with_pages(40, || {
             let before = pool::report_of(Path::new(SYS), PageSize::Huge2M).unwrap();
-            let region = Region::allocate(&RegionConfig { bytes: 80 << 20 | 1, ..huge("huge", 0) });
-            assert!(region.is_err() || before.unpromised() > 40, "41 pages asked");
             let region =
                 Region::allocate(&RegionConfig { bytes: (80 << 20) - 5, ..huge("huge", 0) }).unwrap();
             let during = pool::report_of(Path::new(SYS), PageSize::Huge2M).unwrap();
@@ -652,37 +527,13 @@ mod tests {
     }
 
     #[test]
-    fn a_shortage_says_what_to_do() {
-        let error = |page_size, node| RegionError::NotEnough {
-            name: "frames".into(),
-            page_size,
-            asked_pages: 512,
-            free_pages: 0,
-            reserved_pages: 0,
-            node,
-        };
-        assert_eq!(
-            error(PageSize::Huge2M, None).to_string(),
-            "region `frames`: 512 huge pages of 2 MiB asked, 0 free (0 reserved); reserve them: `pollring hugepages \
-             reserve 512` as root, or `echo 512 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages`"
-        );
-        assert_eq!(
-            error(PageSize::Huge1G, Some(NumaNode(1))).to_string(),
-            "region `frames`: 512 huge pages of 1 GiB asked on node 1, 0 free (0 reserved); reserve them: `pollring \
-             hugepages reserve --size 1G --node 1 512` as root, or `echo 512 > \
-             /sys/devices/system/node/node1/hugepages/hugepages-1048576kB/nr_hugepages`"
-        );
-    }
-
-    #[test]
     fn small_pages_stand_in_with_the_reason() {
-        alone(|| {
-            let config = RegionConfig { name: "rings".into(), ..too_many() };
-            let text = Region::allocate(&config).unwrap_err().to_string();
-            let region = Region::allocate_or_small(&config).unwrap();
-            assert_eq!(region.page_size(), PageSize::Small4K);
-            assert_eq!(region.bytes(), config.bytes);
+        with_no_pages(|| {
+            let text = Region::allocate(&huge("rings", 1)).unwrap_err().to_string();
+            let region = Region::allocate_or_small(&huge("rings", 1)).unwrap();
+            assert_eq!((region.page_size(), region.bytes()), (PageSize::Small4K, 2 << 20));
             assert_eq!(region.small_reason(), Some(text.as_str()));
+            assert!(text.contains("1 huge pages of 2 MiB asked, 0 free"), "{text}");
         });
         with_pages(1, || {
             let region = Region::allocate_or_small(&huge("rings", 1)).unwrap();
@@ -724,7 +575,7 @@ mod tests {
         for name in ["", "a\0b", &"x".repeat(5000), "\u{fc}ber"] {
             let region = Region::allocate(&small(name, 1)).unwrap();
             assert_eq!(region.name(), name);
-            assert!(lines_of(&region, "maps")[0].contains("/memfd:pollring:"));
+            assert!(smaps(&region)[0].contains("/memfd:pollring:"));
         }
     }
 
@@ -752,7 +603,7 @@ mod tests {
     #[test]
     fn the_cpu_can_be_kept_out() {
         let region = Region::allocate(&small("forbidden", 3 * 4096)).unwrap();
-        let rights = || lines_of(&region, "maps")[0].split_whitespace().nth(1).unwrap().to_owned();
+        let rights = || smaps(&region)[0].split_whitespace().nth(1).unwrap().to_owned();
         assert_eq!(rights(), "rw-s");
         region.forbid_cpu().unwrap();
         assert_eq!(rights(), "---s");

@@ -4,7 +4,7 @@
 //! The order is [`Engine::start`], any number of looks, [`Engine::stop`]: workers first, then queues back to their ports, then the
 //! count of frames. A port whose worker died is aborted, since its queues are gone.
 
-use super::options::{Mode, Plan};
+use super::options::Plan;
 use super::poller::{Forwarder, ForwarderConfig, Manners, Primer, QueueOf, Returned, Rewrite};
 use super::setup::{OpenPort, Setup};
 use super::summary::{CoreEnd, PoolEnd, PortEnd};
@@ -52,11 +52,13 @@ impl Engine {
         }
         let macs: Vec<MacAddress> = ports.iter().map(|open| open.port.mac()).collect();
         let (sender, home) = mpsc::channel();
-        let crews = Assembly { plan, macs, prime_pool: prime_pool.as_ref(), primer, home: sender }.crews(queues);
+        let crews =
+            Assembly { plan, macs, prime_pool: prime_pool.as_ref(), primer, home: sender }.crews(queues);
         // From here on the engine's parts are dropped in the right order on an error: workers before ports.
         let mut engine = Engine { workers: Vec::new(), ports, prime_pool, home };
         for (core, crew) in plan.cores.iter().zip(crews) {
-            let config = WorkerConfig { name: format!("forward-{core}"), core: Some(*core), idle: IdlePolicy::Pause };
+            let config =
+                WorkerConfig { name: format!("forward-{core}"), core: Some(*core), idle: IdlePolicy::Pause };
             engine.workers.push((*core, Worker::start(config, crew)?));
         }
         Ok(engine)
@@ -78,8 +80,8 @@ impl Engine {
 
     /// Whether every link is up; each call moves the links' state machines on.
     pub(super) fn links_are_up(&mut self) -> bool {
-        let up = self.ports.iter_mut().filter(|open| open.port.link() != Link::Down).count();
-        up == self.ports.len()
+        // All are asked, also those behind the first that is down.
+        self.ports.iter_mut().fold(true, |up, open| open.port.link() != Link::Down && up)
     }
 
     /// Whether a worker died or a port cannot go on.
@@ -98,7 +100,8 @@ impl Engine {
             let stopped = if died { open.port.abort() } else { open.port.stop(queues) };
             errors.extend(stopped.err().map(|error| error.to_string()));
         }
-        let ports = self.ports.iter_mut().zip(health).map(|(open, before)| end_of_port(open, before)).collect();
+        let ports =
+            self.ports.iter_mut().zip(health).map(|(open, before)| end_of_port(open, before)).collect();
         let mut pools: Vec<PoolEnd> = self.ports.iter().map(|open| end_of_pool(&open.pool)).collect();
         pools.extend(self.prime_pool.as_ref().map(end_of_pool));
         Ended { ports, pools, cores, errors }
@@ -176,7 +179,8 @@ impl Assembly<'_> {
     /// One crew for each core: a forwarder from each receive queue to the same queue of the partner, dealt out in turn.
     fn crews(&self, queues: Vec<Queues>) -> Vec<Vec<Box<dyn Poller>>> {
         let (rx, tx): (Vec<_>, Vec<_>) = queues.into_iter().map(|queues| (queues.rx, queues.tx)).unzip();
-        let mut tx: Vec<_> = tx.into_iter().map(|list| list.into_iter().map(Some).collect::<Vec<_>>()).collect();
+        let mut tx: Vec<_> =
+            tx.into_iter().map(|list| list.into_iter().map(Some).collect::<Vec<_>>()).collect();
         let mut crews: Vec<Vec<Box<dyn Poller>>> = self.plan.cores.iter().map(|_| Vec::new()).collect();
         let mut next = (0..crews.len()).cycle();
         for (port, list) in rx.into_iter().enumerate() {

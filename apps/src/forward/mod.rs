@@ -124,7 +124,11 @@ impl Run<'_> {
 
     fn rows(&self, looks: &[Look], before: &[Look], passed: Duration) -> Vec<Row> {
         let ports = self.plan.ports.iter().zip(looks.iter().zip(before)).enumerate();
-        ports.map(|(position, (port, (now, then)))| row(&format!("{position} {}", port.uri), now, then, passed)).collect()
+        ports
+            .map(|(position, (port, (now, then)))| {
+                row(&format!("{position} {}", port.uri), now, then, passed)
+            })
+            .collect()
     }
 
     /// Ends the generators and lets the frames arrive that are under way.

@@ -123,10 +123,13 @@ impl Plan {
     /// # Errors
     /// The first thing that does not fit.
     pub(crate) fn new(arguments: &Arguments) -> Result<Plan, AppError> {
-        let ports = arguments.ports.iter().map(|uri| uri.parse()).collect::<Result<Vec<SimulatedIgb>, _>>()?;
+        let ports =
+            arguments.ports.iter().map(|uri| uri.parse()).collect::<Result<Vec<SimulatedIgb>, _>>()?;
         if arguments.dst.is_some() && arguments.mode != Mode::MacRewrite {
             let mode = arguments.mode.as_str();
-            return Err(AppError::Usage(format!("--dst is for --mode mac-rewrite, the mode is {mode}; leave --dst out")));
+            return Err(AppError::Usage(format!(
+                "--dst is for --mode mac-rewrite, the mode is {mode}; leave --dst out"
+            )));
         }
         let pairs = ports.len() * arguments.queues;
         let (cores, allowed_cores) = choose_cores(arguments.cores.as_ref(), pairs)?;
@@ -220,7 +223,10 @@ fn queues(text: &str) -> Result<usize, String> {
 }
 
 fn entries(text: &str) -> Result<usize, String> {
-    let given = text.parse().ok().filter(|entries: &usize| entries.is_power_of_two() && (64..=32768).contains(entries));
+    let given = text
+        .parse()
+        .ok()
+        .filter(|entries: &usize| entries.is_power_of_two() && (64..=32768).contains(entries));
     given.ok_or_else(|| "a ring has a power of two of descriptors, sim:igb 64 to 4096".to_owned())
 }
 
@@ -269,7 +275,10 @@ mod tests {
         let plan = plan("").unwrap();
         assert_eq!(plan.ports.len(), 2);
         assert_eq!((plan.mode, plan.duration, plan.burst), (Mode::Io, Some(Duration::from_secs(5)), 32));
-        assert_eq!(plan.cores, allowed_cores().unwrap().as_slice().last().copied().into_iter().collect::<Vec<_>>());
+        assert_eq!(
+            plan.cores,
+            allowed_cores().unwrap().as_slice().last().copied().into_iter().collect::<Vec<_>>()
+        );
     }
 
     #[test]
@@ -308,7 +317,14 @@ mod tests {
     #[test]
     fn addresses_are_six_bytes() {
         assert_eq!(mac_address("02:00:00:00:00:fF"), Ok(MacAddress([2, 0, 0, 0, 0, 255])));
-        for bad in ["", "02:00:00:00:00", "02:00:00:00:00:01:02", "2:0:0:0:0:1", "02-00-00-00-00-01", "02:00:00:00:00:0g"] {
+        for bad in [
+            "",
+            "02:00:00:00:00",
+            "02:00:00:00:00:01:02",
+            "2:0:0:0:0:1",
+            "02-00-00-00-00-01",
+            "02:00:00:00:00:0g",
+        ] {
             assert!(mac_address(bad).is_err(), "{bad}");
         }
     }
@@ -316,8 +332,19 @@ mod tests {
     #[test]
     fn every_argument_has_its_limits() {
         for line in [
-            "--burst 0", "--burst 65", "--entries 100", "--entries 32", "--queues 0", "--frames 0", "--prime -1",
-            "--seed x", "--mode fast", "--pages 1G", "--dst 02:00:00:00:00:01", "--cores 8191", "pci:0000:01:00.0",
+            "--burst 0",
+            "--burst 65",
+            "--entries 100",
+            "--entries 32",
+            "--queues 0",
+            "--frames 0",
+            "--prime -1",
+            "--seed x",
+            "--mode fast",
+            "--pages 1G",
+            "--dst 02:00:00:00:00:01",
+            "--cores 8191",
+            "pci:0000:01:00.0",
         ] {
             assert!(plan(line).is_err(), "{line}");
         }

@@ -152,7 +152,9 @@ impl Forwarder {
         if self.leaving.is_empty() {
             // A primer takes every other turn, so that what comes back meanwhile is not lost.
             match &mut self.config.primer {
-                Some(primer) if turn.number.is_multiple_of(2) => primer.load(&mut self.leaving, turn, self.config.burst),
+                Some(primer) if turn.number.is_multiple_of(2) => {
+                    primer.load(&mut self.leaving, turn, self.config.burst)
+                }
                 _ => {
                     if self.arrived.is_empty() {
                         rx.receive(&mut self.arrived);

@@ -50,7 +50,8 @@ impl Setup {
         let mut ports = Vec::new();
         for (position, (port, space)) in opened.into_iter().enumerate() {
             let frames = pool_frames(plan, plan.frames)?;
-            let pool: Pool<Both> = make_pool(&format!("port {position}"), frames, plan.pages, &[&space], &mut notes)?;
+            let pool: Pool<Both> =
+                make_pool(&format!("port {position}"), frames, plan.pages, &[&space], &mut notes)?;
             let partner = plan.partner(position);
             if partner != position {
                 pool.share(&spaces[partner])?;
@@ -65,13 +66,18 @@ impl Setup {
 }
 
 /// Puts a software device behind an IOMMU of its own and finds its driver, as for any PCI function.
-fn open_simulated(uri: &str, device: Arc<dyn SoftwareDevice>) -> Result<(Box<dyn Port>, AddressSpace), AppError> {
+fn open_simulated(
+    uri: &str,
+    device: Arc<dyn SoftwareDevice>,
+) -> Result<(Box<dyn Port>, AddressSpace), AppError> {
     let iommu = Arc::new(SimulatedIommu::default());
     let space = AddressSpace::new(uri, iommu.clone());
     let device = Device::open(uri, simulated::backend(device, iommu))?;
     let (vendor, id) = device.id();
     let entry = pollring_drivers::find(pollring_drivers::builtin(), vendor, id).ok_or_else(|| {
-        AppError::Usage(format!("port `{uri}`: no driver for {vendor:04x}:{id:04x}; `pollring devices` lists what has one"))
+        AppError::Usage(format!(
+            "port `{uri}`: no driver for {vendor:04x}:{id:04x}; `pollring devices` lists what has one"
+        ))
     })?;
     let port = (entry.open)(device, &space)?;
     Ok((port, space))
@@ -82,7 +88,10 @@ fn check(plan: &Plan, port: &dyn Port) -> Result<(), PortError> {
     let capabilities = port.capabilities();
     let fail = |what: String| Err(PortError::Config { port: port.uri().to_owned(), what });
     if plan.queues > capabilities.queue_pairs {
-        return fail(format!("--queues {}: it has 1 to {} queue pairs", plan.queues, capabilities.queue_pairs));
+        return fail(format!(
+            "--queues {}: it has 1 to {} queue pairs",
+            plan.queues, capabilities.queue_pairs
+        ));
     }
     if !capabilities.ring_entries.contains(&plan.entries) {
         let (low, high) = (capabilities.ring_entries.start(), capabilities.ring_entries.end());

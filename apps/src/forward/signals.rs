@@ -20,7 +20,10 @@ impl StopFlag {
             // In this order: at the first signal the flag is still down, so the default action waits for a second one.
             flag::register_conditional_default(signal, asked.clone())
                 .and_then(|_| flag::register(signal, asked.clone()))
-                .map_err(|error| AppError::System { step: "watch for SIGINT and SIGTERM: sigaction", error })?;
+                .map_err(|error| AppError::System {
+                    step: "watch for SIGINT and SIGTERM: sigaction",
+                    error,
+                })?;
         }
         Ok(StopFlag(asked))
     }

@@ -114,32 +114,48 @@ impl Summary {
             (out_of_order, "frames arrived out of order"),
         ] {
             if frames > 0 {
-                failures.push(format!("{} {what}; run it again with --seed {} -v", thousands(frames), self.seed));
+                failures.push(format!(
+                    "{} {what}; run it again with --seed {} -v",
+                    thousands(frames),
+                    self.seed
+                ));
             }
         }
         if self.simulated && verified == 0 && self.stopped_by == StoppedBy::Duration {
-            failures.push("no frame arrived within the duration; give it longer, or look at the links above".to_owned());
+            failures.push(
+                "no frame arrived within the duration; give it longer, or look at the links above".to_owned(),
+            );
         }
         let ill = self.ports.iter().filter(|port| matches!(port.health, Health::Failed(_) | Health::Gone));
         failures.extend(ill.map(|port| format!("port `{}` is {}; see the log (-v)", port.uri, port.health)));
         let leaky = self.pools.iter().filter(|pool| pool.leaked > 0);
         failures.extend(leaky.map(|pool| {
-            format!("pool `{}`: {} of {} frames did not come home: a bug, please report it", pool.name, pool.leaked, pool.total)
+            format!(
+                "pool `{}`: {} of {} frames did not come home: a bug, please report it",
+                pool.name, pool.leaked, pool.total
+            )
         }));
         failures
     }
 
     /// For people.
     pub(crate) fn to_text(&self) -> String {
-        let mut text = format!("\n{:.1} s, mode {}, seed {}\n", self.duration_s, self.mode.as_str(), self.seed);
-        let header = ["port", "rx frames", "tx frames", "rx dropped", "tx dropped", "rx bytes", "tx bytes", "health"];
-        text += &table(&header, &[1, 2, 3, 4, 5, 6], self.ports.iter().enumerate().map(|(at, port)| port.row(at)));
+        let mut text =
+            format!("\n{:.1} s, mode {}, seed {}\n", self.duration_s, self.mode.as_str(), self.seed);
+        let header =
+            ["port", "rx frames", "tx frames", "rx dropped", "tx dropped", "rx bytes", "tx bytes", "health"];
+        text += &table(
+            &header,
+            &[1, 2, 3, 4, 5, 6],
+            self.ports.iter().enumerate().map(|(at, port)| port.row(at)),
+        );
         text += "\n";
         if self.simulated {
             let Tally { verified, corrupt, missing, out_of_order, primed } = self.tally;
             let [verified, corrupt, missing, out_of_order, primed] =
                 [verified, corrupt, missing, out_of_order, primed].map(thousands);
-            text += &format!("frames verified byte for byte: {verified}; corrupt {corrupt}, missing {missing}, ");
+            text +=
+                &format!("frames verified byte for byte: {verified}; corrupt {corrupt}, missing {missing}, ");
             text += &format!("out of order {out_of_order}, primed {primed}\n");
         }
         for PoolEnd { name, total, leaked, page_bytes } in &self.pools {
@@ -149,7 +165,12 @@ impl Summary {
             let _ = writeln!(text, "pool {name}: {total} frames on {pages} pages, {end}");
         }
         for CoreEnd { core, turns, busy_share } in &self.cores {
-            let _ = writeln!(text, "core {core}: busy in {:.0} % of {} turns", busy_share * 100.0, thousands(*turns));
+            let _ = writeln!(
+                text,
+                "core {core}: busy in {:.0} % of {} turns",
+                busy_share * 100.0,
+                thousands(*turns)
+            );
         }
         text
     }
@@ -171,8 +192,14 @@ mod tests {
     fn good() -> Summary {
         let health = Health::Running;
         let port = PortEnd {
-            uri: "sim:igb".into(), rx_frames: 1000, tx_frames: 1000, rx_dropped: 0, tx_dropped: 0, rx_bytes: 64000,
-            tx_bytes: 64000, health,
+            uri: "sim:igb".into(),
+            rx_frames: 1000,
+            tx_frames: 1000,
+            rx_dropped: 0,
+            tx_dropped: 0,
+            rx_bytes: 64000,
+            tx_bytes: 64000,
+            health,
         };
         Summary {
             duration_s: 1.0,
@@ -219,11 +246,22 @@ mod tests {
     #[test]
     fn the_object_has_the_keys_that_others_rely_on() {
         let object = serde_json::to_value(good()).unwrap();
-        for key in ["duration_s", "simulated", "mode", "verified_frames", "corrupt_frames", "missing_frames", "pools", "cores"] {
+        for key in [
+            "duration_s",
+            "simulated",
+            "mode",
+            "verified_frames",
+            "corrupt_frames",
+            "missing_frames",
+            "pools",
+            "cores",
+        ] {
             assert!(object.get(key).is_some(), "{key}: {object}");
         }
         let port = &object["ports"][0];
-        for key in ["uri", "rx_frames", "tx_frames", "rx_dropped", "tx_dropped", "rx_bytes", "tx_bytes", "health"] {
+        for key in
+            ["uri", "rx_frames", "tx_frames", "rx_dropped", "tx_dropped", "rx_bytes", "tx_bytes", "health"]
+        {
             assert!(port.get(key).is_some(), "{key}: {port}");
         }
         assert_eq!((object["mode"].as_str(), port["health"].as_str()), (Some("mac-swap"), Some("running")));
@@ -232,7 +270,14 @@ mod tests {
     #[test]
     fn the_text_has_the_same_numbers() {
         let text = good().to_text();
-        for part in ["1.0 s, mode mac-swap", "2,000", "64,000", "all home", "on 4 KiB pages", "busy in 50 % of 12,345 turns"] {
+        for part in [
+            "1.0 s, mode mac-swap",
+            "2,000",
+            "64,000",
+            "all home",
+            "on 4 KiB pages",
+            "busy in 50 % of 12,345 turns",
+        ] {
             assert!(text.contains(part), "{part}: {text}");
         }
     }

@@ -138,7 +138,9 @@ mod tests {
         let text = LiveTable::new(Style::Append).draw(Duration::from_millis(1500), &[row(), row()]);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3);
-        for (name, value) in [("rx frames", "1,234,567"), ("rx Mpps", "1.235"), ("pool in use", "1,024/2,048  50%")] {
+        for (name, value) in
+            [("rx frames", "1,234,567"), ("rx Mpps", "1.235"), ("pool in use", "1,024/2,048  50%")]
+        {
             let end = |line: &str, part: &str| line.find(part).unwrap() + part.len();
             assert_eq!(end(lines[0], name), end(lines[1], value), "{text}");
         }
