@@ -53,7 +53,8 @@ pub enum RegionError {
     },
     /// Less memory is available than asked for in 4 KiB pages.
     #[error(
-        "region `{name}`: {asked_bytes} bytes in pages of 4 KiB asked {place}, {available_bytes} available; free memory (`free -b` shows it) or ask for fewer"
+        "region `{name}`: {asked_bytes} bytes in pages of 4 KiB asked {place}, {available_bytes} \
+         available; free memory (`free -b` shows it) or ask for fewer"
     )]
     NotEnoughMemory {
         /// The region's name.
@@ -114,9 +115,10 @@ fn shortage(
     }
     let total = reserved_pages.saturating_add(asked_pages.saturating_sub(*free_pages));
     let directory = pool_directory(Path::new(SYS), *page_size, *node);
+    let pages = if *asked_pages == 1 { "page" } else { "pages" };
     write!(
         f,
-        "region `{name}`: {asked_pages} huge pages of {page_size} asked{place}, {free_pages} free \
+        "region `{name}`: {asked_pages} huge {pages} of {page_size} asked{place}, {free_pages} free \
          ({reserved_pages} reserved); reserve them: `pollring hugepages reserve {options}{asked_pages}` as root, \
          or `echo {total} > {}/nr_hugepages`",
         directory.display()
@@ -134,7 +136,8 @@ pub enum PoolError {
     },
     /// The kernel does not offer this page size.
     #[error(
-        "this machine has no huge pages of {size} (no directory {path}): use another page size; 1 GiB needs the CPU flag pdpe1gb"
+        "this machine has no huge pages of {size} (no directory {path}): use another page size; 1 GiB \
+         needs the CPU flag pdpe1gb"
     )]
     NoPageSize {
         /// The size asked for.
@@ -200,7 +203,8 @@ pub enum PoolError {
     },
     /// The memory for the pages is not there, so the kernel was not asked.
     #[error(
-        "{pages} more huge pages of {size} asked {place}: that is {asked_bytes} bytes, {available_bytes} bytes are available; free memory or ask for fewer"
+        "{pages} more huge pages of {size} asked {place}: that is {asked_bytes} bytes, {available_bytes} \
+         bytes are available; free memory or ask for fewer"
     )]
     NotEnoughMemory {
         /// Pages to be added.
@@ -216,7 +220,9 @@ pub enum PoolError {
     },
     /// The kernel made fewer pages free than asked; the pool was set back.
     #[error(
-        "{asked} free huge pages of {size} asked {place}, the kernel made {got} free ({free_before} before) and the pool was set back to {total_before}: memory is full or in pieces; `echo 1 > /proc/sys/vm/compact_memory`, or reserve at boot"
+        "{asked} free huge pages of {size} asked {place}, the kernel made {got} free ({free_before} \
+         before) and the pool was set back to {total_before}: memory is full or in pieces; `echo 1 > \
+         /proc/sys/vm/compact_memory`, or reserve at boot"
     )]
     TooFew {
         /// Free pages asked for.
@@ -234,7 +240,8 @@ pub enum PoolError {
     },
     /// An app asked for more than its [`Budget`](crate::pool::Budget) has left.
     #[error(
-        "{asked_bytes} bytes asked {place}, but {taken_bytes} of the budget's {limit_bytes} bytes are taken: raise the budget for that node or use less"
+        "{asked_bytes} bytes asked {place}, but {taken_bytes} of the budget's {limit_bytes} bytes are \
+         taken: raise the budget for that node or use less"
     )]
     OverBudget {
         /// Where: "on node 1" or "on any node".
@@ -248,7 +255,8 @@ pub enum PoolError {
     },
     /// An app gave back to its [`Budget`](crate::pool::Budget) more than it took: its own accounting is wrong.
     #[error(
-        "{given_bytes} bytes given back {place}, but only {taken_bytes} bytes were taken there: give back each take once, for the same node"
+        "{given_bytes} bytes given back {place}, but only {taken_bytes} bytes were taken there: give back \
+         each take once, for the same node"
     )]
     NotTaken {
         /// Where: "on node 1" or "on any node".

@@ -39,9 +39,9 @@ pub(crate) fn with_no_pages<T>(test: impl FnOnce() -> T) -> T {
 
 /// Reserves, or fails the test with what it needs.
 pub(crate) fn reserve_or_fail(count: u64) -> Reserved {
-    pool::reserve(PageSize::Huge2M, count, None).unwrap_or_else(|error| {
-        panic!("this test needs {count} free huge pages of 2 MiB and reserves them itself: {error}")
-    })
+    pool::reserve(PageSize::Huge2M, count, None)
+        .map_err(|error| format!("this test reserves {count} huge pages of 2 MiB itself, as root: {error}"))
+        .unwrap()
 }
 
 /// Releases so many pages when dropped.

@@ -80,6 +80,7 @@ fn advise(start: usize, bytes: usize, advice: libc::c_int) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine;
 
     #[test]
     fn a_range_that_is_not_mapped_is_an_error() {
@@ -87,5 +88,24 @@ mod tests {
         let error = populate(4096, 1 << 40, 4096).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOMEM));
         assert!(keep_from_children(4096, 4096).is_err());
+    }
+
+    #[test]
+    fn a_missing_huge_page_is_an_error_and_no_signal() {
+        machine::with_no_pages(|| {
+            let (bytes, protection) = (2 << 20, libc::PROT_READ | libc::PROT_WRITE);
+            let flags = libc::MAP_PRIVATE
+                | libc::MAP_ANONYMOUS
+                | libc::MAP_HUGETLB
+                | libc::MAP_HUGE_2MB
+                | libc::MAP_NORESERVE;
+            // SAFETY: a new mapping at an address of the kernel's choice.
+            let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+            assert_ne!(base, libc::MAP_FAILED, "without a promise the kernel maps what it does not have");
+            let error = populate(base.addr(), bytes, bytes).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EFAULT), "a touch would be a SIGBUS");
+            // SAFETY: the mapping is ours, and no pointer into it is used again.
+            assert_eq!(unsafe { libc::munmap(base, bytes) }, 0);
+        });
     }
 }

@@ -514,11 +514,12 @@ mod tests {
         alone(|| {
             let start = Instant::now();
             let error = Region::allocate(&too_many()).unwrap_err();
-            assert!(start.elapsed().as_millis() < 50, "{:?}", start.elapsed());
-            let RegionError::NotEnough { asked_pages, free_pages, page_size, .. } = error else {
-                panic!("{error:?}")
-            };
-            assert!(asked_pages > free_pages && page_size == PageSize::Huge2M);
+            assert!(start.elapsed().as_millis() < 250, "{:?}", start.elapsed());
+            assert!(
+                matches!(error, RegionError::NotEnough { asked_pages, free_pages, page_size: PageSize::Huge2M, .. }
+                    if asked_pages > free_pages),
+                "{error:?}"
+            );
         });
         let terabytes = 64 << 40;
         let error = Region::allocate(&small("vast", terabytes)).unwrap_err();
@@ -533,7 +534,7 @@ mod tests {
             let region = Region::allocate_or_small(&huge("rings", 1)).unwrap();
             assert_eq!((region.page_size(), region.bytes()), (PageSize::Small4K, 2 << 20));
             assert_eq!(region.small_reason(), Some(text.as_str()));
-            assert!(text.contains("1 huge pages of 2 MiB asked, 0 free"), "{text}");
+            assert!(text.contains("1 huge page of 2 MiB asked, 0 free"), "{text}");
         });
         with_pages(1, || {
             let region = Region::allocate_or_small(&huge("rings", 1)).unwrap();
