@@ -32,8 +32,11 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// List network devices, and what of them this version opens
     Devices(devices::Arguments),
+    /// Show, reserve or release huge pages
     Hugepages(hugepages::Arguments),
+    /// Forward frames from each port to its partner
     Forward(forward::Arguments),
 }
 

@@ -80,8 +80,8 @@ impl Engine {
 
     /// Whether every link is up; each call moves the links' state machines on.
     pub(super) fn links_are_up(&mut self) -> bool {
-        // All are asked, also those behind the first that is down.
-        self.ports.iter_mut().fold(true, |up, open| open.port.link() != Link::Down && up)
+        let links: Vec<Link> = self.ports.iter_mut().map(|open| open.port.link()).collect();
+        !links.contains(&Link::Down)
     }
 
     /// Whether a worker died or a port cannot go on.

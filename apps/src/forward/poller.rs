@@ -218,3 +218,217 @@ impl Drop for Forwarder {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pollring::buffer::{Access, Both, Caches, PoolConfig};
+    use pollring::bus::Health;
+    use pollring::bus::simulated::SimulatedIommu;
+    use pollring::hugepages::Pages;
+    use pollring::iova::AddressSpace;
+    use std::sync::mpsc::{Receiver, channel};
+    use std::sync::{Arc, Mutex};
+
+    fn pool<D: Access>(name: &str) -> Pool<D> {
+        let space = AddressSpace::new("test", Arc::new(SimulatedIommu::default()));
+        let pages = Pages::Small4K { reason: "a unit test".into() };
+        Pool::new(&PoolConfig { pages, ..PoolConfig::new(name, 64) }, &[&space]).unwrap()
+    }
+
+    /// Gives what lies in it.
+    struct Source(Burst);
+
+    impl RxQueue for Source {
+        fn refill(&mut self, _: &mut Caches) -> usize {
+            0
+        }
+        fn receive(&mut self, burst: &mut Burst) -> usize {
+            let before = burst.len();
+            take_front(&mut self.0, burst, 64);
+            burst.len() - before
+        }
+        fn health(&self) -> Health {
+            Health::Running
+        }
+    }
+
+    /// What a sink took: the sizes of its bursts, and the frames.
+    #[derive(Default)]
+    struct Seen {
+        room: usize,
+        offered: Vec<usize>,
+        frames: Vec<Vec<u8>>,
+    }
+
+    struct Sink(Arc<Mutex<Seen>>);
+
+    impl TxQueue for Sink {
+        fn send(&mut self, burst: &mut Burst, caches: &mut Caches) -> usize {
+            let mut seen = self.0.lock().unwrap();
+            seen.offered.push(burst.len());
+            let count = burst.len().min(seen.room);
+            for _ in 0..count {
+                let frame = burst.pop().unwrap();
+                seen.frames.push(frame.bytes().to_vec());
+                caches.put(frame);
+            }
+            count
+        }
+        fn reclaim(&mut self, _: &mut Caches) -> usize {
+            0
+        }
+        fn health(&self) -> Health {
+            Health::Running
+        }
+    }
+
+    struct Bench {
+        forwarder: Forwarder,
+        caches: Caches,
+        seen: Arc<Mutex<Seen>>,
+        home: Receiver<Returned>,
+        turn: u64,
+    }
+
+    impl Bench {
+        /// A forwarder whose source has `frames` frames of 60 bytes, each with its number in its last byte.
+        fn new(pool: &Pool<Both>, frames: u8, change: impl FnOnce(&mut ForwarderConfig)) -> Bench {
+            let (mut caches, mut burst) = (Caches::new("test"), Burst::new());
+            caches.take_into(pool, &mut burst, usize::from(frames));
+            for (number, frame) in burst.frames_mut().enumerate() {
+                let mut bytes = [0; 60];
+                bytes[..12].copy_from_slice(&[1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2]);
+                bytes[59] = number as u8;
+                assert!(frame.fill_from(&bytes));
+            }
+            let (home, receiver) = channel();
+            let (from, to) = (QueueOf { port: 0, pair: 0 }, QueueOf { port: 1, pair: 0 });
+            let (rewrite, manners) = (Rewrite::Nothing, Manners::Yield);
+            let mut config = ForwarderConfig { from, to, rewrite, burst: 32, primer: None, manners, home };
+            change(&mut config);
+            let seen = Arc::new(Mutex::new(Seen { room: 64, ..Seen::default() }));
+            let forwarder = Forwarder::new(Box::new(Source(burst)), Box::new(Sink(seen.clone())), config);
+            Bench { forwarder, caches, seen, home: receiver, turn: 0 }
+        }
+
+        fn turn(&mut self) -> Progress {
+            let mut turn = Turn { caches: &mut self.caches, number: self.turn };
+            self.turn += 1;
+            self.forwarder.poll(&mut turn)
+        }
+    }
+
+    fn numbers(seen: &Mutex<Seen>) -> Vec<u8> {
+        seen.lock().unwrap().frames.iter().map(|frame| frame[59]).collect()
+    }
+
+    #[test]
+    fn frames_leave_in_order_and_in_bursts_of_the_size_asked() {
+        let pool = pool("bursts");
+        let mut bench = Bench::new(&pool, 50, |config| config.burst = 20);
+        let turns: Vec<_> = (0..4).map(|_| bench.turn()).collect();
+        assert_eq!(turns, [Progress::Busy, Progress::Busy, Progress::Busy, Progress::Idle]);
+        assert_eq!(bench.seen.lock().unwrap().offered, [20, 20, 10, 0]);
+        assert_eq!(numbers(&bench.seen), (0..50).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_is_not_taken_leaves_first_and_nothing_more_is_received_meanwhile() {
+        let pool = pool("pressure");
+        let mut bench = Bench::new(&pool, 60, |config| config.rewrite = Rewrite::Swap);
+        bench.seen.lock().unwrap().room = 5;
+        bench.turn();
+        bench.seen.lock().unwrap().room = 0;
+        assert_eq!([bench.turn(), bench.turn()], [Progress::Idle; 2]);
+        assert_eq!(bench.seen.lock().unwrap().offered, [32, 27, 27]);
+        bench.seen.lock().unwrap().room = 64;
+        for _ in 0..3 {
+            bench.turn();
+        }
+        assert_eq!(numbers(&bench.seen), (0..60).collect::<Vec<_>>());
+        // Swapped once each, also those that waited.
+        let seen = bench.seen.lock().unwrap();
+        assert!(seen.frames.iter().all(|frame| frame[..12] == [2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1]));
+    }
+
+    #[test]
+    fn each_mode_changes_what_it_says() {
+        let (source, destination) = (MacAddress([2, 0, 0, 0, 0, 9]), MacAddress([2, 0, 0, 0, 0, 1]));
+        for (mode, expected) in [
+            (Mode::Io, [1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2]),
+            (Mode::MacSwap, [2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1]),
+            (Mode::MacRewrite, [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9]),
+        ] {
+            let pool = pool("modes");
+            let mut bench =
+                Bench::new(&pool, 3, |config| config.rewrite = Rewrite::new(mode, source, destination));
+            bench.turn();
+            let seen = bench.seen.lock().unwrap();
+            assert_eq!(seen.frames.len(), 3);
+            assert!(
+                seen.frames.iter().all(|frame| frame[..12] == expected && frame[12..59] == [0; 47]),
+                "{mode:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_frame_that_ends_inside_its_addresses_is_left_alone() {
+        let pool: Pool<Both> = pool("short");
+        for rewrite in [Rewrite::Swap, Rewrite::Addresses([7; 12])] {
+            let mut caches = Caches::new("test");
+            let mut burst = Burst::new();
+            caches.take_into(&pool, &mut burst, 1);
+            assert!(burst.frames_mut().all(|frame| frame.fill_from(&[1, 2, 3, 4, 5])));
+            rewrite.apply(&mut burst);
+            assert_eq!(burst.pop().unwrap().bytes(), [1, 2, 3, 4, 5]);
+        }
+    }
+
+    #[test]
+    fn a_primer_sends_its_frames_once_and_the_others_go_on() {
+        let (pool, primed) = (pool("received"), pool::<ToDevice>("primed"));
+        let primer = Primer { pool: primed.clone(), left: 40, bytes: vec![9; 60] };
+        let mut bench = Bench::new(&pool, 10, |config| config.primer = Some(primer));
+        for _ in 0..8 {
+            bench.turn();
+        }
+        let frames = bench.seen.lock().unwrap().frames.clone();
+        let (from_primer, forwarded): (Vec<_>, Vec<_>) =
+            frames.iter().partition(|frame| frame[..] == [9; 60]);
+        assert_eq!((from_primer.len(), forwarded.len()), (40, 10));
+        drop(bench);
+        assert_eq!(primed.census().home, 64);
+    }
+
+    #[test]
+    fn queues_go_home_when_the_forwarder_is_dropped_and_frames_too() {
+        let pool = pool("home");
+        let mut bench = Bench::new(&pool, 50, |config| config.burst = 8);
+        bench.seen.lock().unwrap().room = 3;
+        bench.turn();
+        let Bench { forwarder, caches, home, .. } = bench;
+        drop((forwarder, caches));
+        let returned: Vec<_> = home.try_iter().collect();
+        assert!(matches!(
+            returned[..],
+            [Returned::Rx(QueueOf { port: 0, .. }, _), Returned::Tx(QueueOf { port: 1, .. }, _)]
+        ));
+        drop(returned);
+        assert_eq!(pool.census().home, 64);
+    }
+
+    #[test]
+    fn after_a_panic_the_queues_do_not_go_home() {
+        let pool = pool("panic");
+        let Bench { forwarder, home, caches, .. } = Bench::new(&pool, 4, |_| {});
+        let died = std::thread::spawn(move || {
+            let _forwarder = forwarder;
+            panic!("on purpose");
+        });
+        assert!(died.join().is_err());
+        drop(caches);
+        assert_eq!((home.try_iter().count(), pool.census().home), (0, 64));
+    }
+}

@@ -218,7 +218,8 @@ mod tests {
     #[test]
     fn a_good_run_has_no_failure_and_each_fault_is_one() {
         assert!(good().failures().is_empty());
-        let faults: [(fn(&mut Summary), &str); 8] = [
+        type Fault = fn(&mut Summary);
+        let faults: [(Fault, &str); 8] = [
             (|run| run.tally.corrupt = 1, "corrupt"),
             (|run| run.tally.missing = 2, "missing"),
             (|run| run.tally.out_of_order = 3, "out of order"),

@@ -1,1 +1,21 @@
-//! TODO
+//! Software devices that a driver cannot tell from silicon in what it uses, and what stands at the far ends of their wires.
+//!
+//! In path order:
+//!
+//! - [`traffic`]: seeded frames, and the check that each came out exactly once, in order, byte for byte.
+//! - [`wire`]: a full-duplex cable between two ends; both ends may be devices, or one of them a test.
+//! - [`igb`]: an Intel 82576 as a Rust value. It shares its register table and descriptor bits with the driver.
+//! - [`hostile`]: the lies that a device may be told to tell.
+//! - [`runner`]: a thread that steps devices and traffic until it is stopped.
+//!
+//! A device does nothing by itself: a test calls its `step`, or a [`runner::Runner`] does. From the same seed and the same steps
+//! it does the same things. It reaches memory only through the simulated IOMMU, by device addresses.
+
+#![forbid(unsafe_code)]
+
+pub mod hostile;
+pub mod igb;
+mod random;
+pub mod runner;
+pub mod traffic;
+pub mod wire;

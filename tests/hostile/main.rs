@@ -1,0 +1,103 @@
+//! A device that lies about everything that it may write: no panic, no frame lost or handed out twice, no byte out of bounds, and the
+//! port goes on or says that it failed.
+
+use pollring::buffer::{Burst, Caches};
+use pollring::bus::Health;
+use pollring::port::{Port, Queues, RxQueue, TxQueue};
+use pollring_simulator::hostile::Lies;
+use pollring_simulator::igb::Timing;
+use pollring_tests::*;
+use std::collections::HashSet;
+
+/// Descriptors that the driver took a stand on: good, bad, or sent.
+fn judged(side: &mut Side) -> u64 {
+    let counted = side.port.statistics();
+    counted.rx.frames + counted.rx.bad + counted.tx.frames
+}
+
+/// Looks at every byte of every frame, and at who owns it.
+fn inspect(burst: &mut Burst, room: usize) -> u64 {
+    let mut owners = HashSet::new();
+    let mut sum = 0;
+    for frame in burst.frames_mut() {
+        assert!(frame.len() <= room, "a frame longer than its buffer");
+        assert!(owners.insert(frame.iova()), "a buffer with two owners");
+        sum += frame.bytes().iter().map(|byte| u64::from(*byte)).sum::<u64>();
+    }
+    sum
+}
+
+struct Outcome {
+    descriptors: u64,
+    restarts: u64,
+    failures: u64,
+    lies: u64,
+}
+
+/// One run of a lying device until `wanted` descriptors were judged. A queue that stands still is restarted, as an app would do.
+fn suffer(seed: u64, per_mille: u16, timing: Timing, wanted: u64) -> Outcome {
+    let mut side = Side::with_pool(0, 1024, |config| {
+        (config.timing, config.seed) = (timing, seed);
+        config.lies = Some(Lies { seed, per_mille });
+    });
+    let (mut random, mut caches, mut burst) = (Random(seed), Caches::new("victim"), Burst::new());
+    let mut outcome = Outcome { descriptors: 0, restarts: 0, failures: 0, lies: 0 };
+    let frames: Vec<Vec<u8>> = (0..64).map(|_| random.frame([0xff; 6])).collect();
+    let mut queues: Option<(Box<dyn RxQueue>, Box<dyn TxQueue>)> = None;
+    let (mut idle, mut seen) = (0, 0);
+    while outcome.descriptors < wanted {
+        let Some((rx, tx)) = &mut queues else {
+            match side.port.start(&pollring::port::PortConfig::new(&side.pool)) {
+                Ok(mut started) => queues = Some((started.rx.remove(0), started.tx.remove(0))),
+                Err(_) => outcome.failures += 1,
+            }
+            assert!(outcome.failures < 10_000, "the port never starts again");
+            continue;
+        };
+        for frame in frames.iter().take(32) {
+            let _ = side.outer.transmit(frame);
+        }
+        side.step();
+        rx.refill(&mut caches);
+        let received = if burst.is_empty() { rx.receive(&mut burst) } else { 0 };
+        std::hint::black_box(inspect(&mut burst, side.pool.room_bytes()));
+        let sent = tx.send(&mut burst, &mut caches);
+        let done = tx.reclaim(&mut caches);
+        while side.take_out().is_some() {}
+        idle = if received + sent + done > 0 { 0 } else { idle + 1 };
+        seen += 1;
+        if seen % 64 == 0 || idle > 0 {
+            outcome.descriptors = judged(&mut side);
+        }
+        if idle > 200 || !matches!(side.port.health(), Health::Running) {
+            let (rx, tx) = queues.take().unwrap();
+            let _ = side.port.stop(Queues { rx: vec![rx], tx: vec![tx] });
+            (idle, outcome.restarts) = (0, outcome.restarts + 1);
+        }
+    }
+    if let Some((rx, tx)) = queues {
+        let _ = side.port.stop(Queues { rx: vec![rx], tx: vec![tx] });
+    }
+    drop((burst, caches));
+    let census = side.pool.census();
+    assert_eq!(census.home, census.total, "a lie cost a frame");
+    outcome.lies = side.igb.lies_told().iter().map(|(_, count)| *count).sum();
+    outcome
+}
+
+#[test]
+fn ten_million_descriptors_with_lies() {
+    let seed = seed();
+    let wanted = amount(10_000_000, 100_000_000) as u64;
+    let runs = [(1, Timing::Immediate), (20, Timing::Immediate), (20, Timing::Delayed { longest: 4 }), (300, Timing::Immediate)];
+    let mut told = 0;
+    for (number, (per_mille, timing)) in runs.into_iter().enumerate() {
+        let outcome = suffer(seed + number as u64, per_mille, timing, wanted / runs.len() as u64);
+        println!(
+            "note: {} descriptors, {} lies, {} restarts, {} failed starts at {per_mille} per mille",
+            outcome.descriptors, outcome.lies, outcome.restarts, outcome.failures
+        );
+        told += outcome.lies;
+    }
+    assert!(told > wanted / 200, "only {told} lies: the test does not test");
+}
