@@ -35,4 +35,4 @@ pub use region::{Region, RegionConfig};
 pub use table::{Backing, Table, TableError};
 
 #[cfg(test)]
-mod machine;
+mod tests;

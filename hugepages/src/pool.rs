@@ -289,7 +289,7 @@ fn read_count(directory: &Path, file: &str) -> Result<u64, PoolError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine;
+    use crate::tests;
 
     /// A made-up sysfs: files under a directory of its own, gone when dropped.
     struct Tree(PathBuf);
@@ -459,10 +459,10 @@ mod tests {
 
     #[test]
     fn the_machine_gives_and_takes_back() {
-        machine::alone(|| {
+        tests::alone(|| {
             let before = report_of(Path::new(SYS), PageSize::Huge2M).unwrap();
-            let reserved = machine::reserve_or_fail(before.unpromised() + 3);
-            let _back = machine::GiveBack(3);
+            let reserved = tests::reserve_or_fail(before.unpromised() + 3);
+            let _back = tests::GiveBack(3);
             assert_eq!((reserved.before, reserved.after), (before.total, before.total + 3));
             let during = report_of(Path::new(SYS), PageSize::Huge2M).unwrap();
             assert!(during.unpromised() >= before.unpromised() + 3, "{during:?}");
@@ -471,13 +471,13 @@ mod tests {
 
     #[test]
     fn a_node_of_the_machine_gives_pages() {
-        machine::alone(|| {
+        tests::alone(|| {
             let pool = report_of(Path::new(SYS), PageSize::Huge2M).unwrap();
             let part = pool.nodes.first().expect("this test needs a kernel with NUMA");
             let count = part.free + pool.reserved + 2;
             let reserved = reserve(PageSize::Huge2M, count, Some(part.node))
                 .expect("this test reserves huge pages: run it as root, with memory free");
-            let _back = machine::GiveBack(reserved.after - reserved.before);
+            let _back = tests::GiveBack(reserved.after - reserved.before);
             let now = report_of(Path::new(SYS), PageSize::Huge2M).unwrap();
             assert!(now.on(part.node).unwrap().free >= count);
         });

@@ -80,7 +80,7 @@ fn advise(start: usize, bytes: usize, advice: libc::c_int) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine;
+    use crate::tests;
 
     #[test]
     fn a_range_that_is_not_mapped_is_an_error() {
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_missing_huge_page_is_an_error_and_no_signal() {
-        machine::with_no_pages(|| {
+        tests::with_no_pages(|| {
             let (bytes, protection) = (2 << 20, libc::PROT_READ | libc::PROT_WRITE);
             let flags = libc::MAP_PRIVATE
                 | libc::MAP_ANONYMOUS

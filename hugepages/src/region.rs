@@ -395,7 +395,7 @@ fn map_shared(config: &RegionConfig, fd: &OwnedFd, bytes: usize) -> Result<NonNu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::{alone, with_no_pages, with_pages};
+    use crate::tests::{alone, with_no_pages, with_pages};
     use std::{collections::HashSet, fs, slice, time::Instant};
 
     fn small(name: &str, bytes: usize) -> RegionConfig {

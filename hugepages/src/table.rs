@@ -190,9 +190,9 @@ fn small(layout: Layout) -> Result<NonNull<u8>, TableError> {
 mod tests {
     use super::*;
     use crate::{
-        machine::{alone, with_no_pages, with_pages},
         page::PageSize,
         pool,
+        tests::{alone, with_no_pages, with_pages},
     };
     use proptest::prelude::*;
     use std::path::Path;

@@ -184,7 +184,8 @@ impl<'a> Iterator for Frames<'a> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use crate::buffer::{Caches, Pool, PoolConfig, Segment, ToDevice};

@@ -11,7 +11,8 @@ mod memory;
 mod receive;
 mod session;
 pub mod spsc;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests;
 mod transmit;
 

@@ -1,0 +1,91 @@
+//! Counters: 32-bit words that reading clears, and two 64-bit ones (82576 datasheet 8.18).
+//!
+//! Reading the low half of an octet counter holds its value; reading the high half clears what was held, so that nothing that is
+//! counted between the two is lost.
+
+use super::registers::RegisterWords;
+use pollring::bus::Register;
+use pollring_drivers::nic::igb::regs::*;
+
+/// A CRC counts as octets on the wire.
+const CRC_BYTES: u64 = 4;
+
+/// A 64-bit octet counter.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Octets {
+    count: u64,
+    held: Option<u64>,
+}
+
+impl Octets {
+    #[inline]
+    pub(super) fn add(&mut self, frame_bytes: usize) {
+        self.count += frame_bytes as u64 + CRC_BYTES;
+    }
+
+    pub(super) fn read_low(&mut self) -> u32 {
+        self.held = Some(self.count);
+        self.count as u32
+    }
+
+    pub(super) fn read_high(&mut self) -> u32 {
+        let held = self.held.take().unwrap_or(self.count);
+        self.count -= held;
+        (held >> 32) as u32
+    }
+}
+
+impl RegisterWords {
+    /// Counts one; a counter stays at its end.
+    #[inline]
+    pub(super) fn count(&mut self, register: Register) {
+        self.count_at(register, 0);
+    }
+
+    #[inline]
+    pub(super) fn count_at(&mut self, register: Register, index: usize) {
+        let word = &mut self[register.at(index)];
+        *word = word.saturating_add(1);
+    }
+
+    /// A frame that is in memory.
+    #[inline]
+    pub(super) fn count_received(&mut self, destination: [u8; 6]) {
+        self.count(GPRC);
+        if destination == [0xff; 6] {
+            self.count(BPRC);
+        } else if destination[0] & 1 != 0 {
+            self.count(MPRC);
+        }
+    }
+
+    /// A frame that is on the wire.
+    #[inline]
+    pub(super) fn count_sent(&mut self) {
+        self.count(GPTC);
+        self.count(TPT);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_lost_between_the_halves() {
+        let mut octets = Octets::default();
+        octets.add(60);
+        assert_eq!(octets.read_low(), 64);
+        assert_eq!(octets.read_low(), 64);
+        octets.add(96);
+        assert_eq!(octets.read_high(), 0);
+        assert_eq!(octets.read_low(), 100);
+        octets.count += 5 << 32;
+        assert_eq!((octets.read_low(), octets.read_high()), (100, 5));
+        assert_eq!((octets.read_low(), octets.read_high()), (0, 0));
+        octets.add(60);
+        octets.read_high();
+        octets.read_high();
+        assert_eq!(octets.read_low(), 0);
+    }
+}
