@@ -1,5 +1,7 @@
 //! Times of the pieces of the data path, by criterion. The devices are simulated, so a figure is the CPU's share only.
 
+#![allow(clippy::panic, reason = "a bench that cannot start must stop")]
+
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use pollring::buffer::{Burst, Caches, Pool, PoolConfig, ToDevice, frame_channel};
 use pollring::hugepages::Pages;

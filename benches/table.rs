@@ -2,6 +2,8 @@
 //!
 //! Reserve pages first (`pollring hugepages reserve 128`); without them both rows are small pages and the names say so.
 
+#![allow(clippy::panic, reason = "a bench that cannot start must stop")]
+
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use pollring_hugepages::{Backing, Table};
 use std::hint::black_box;

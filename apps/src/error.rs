@@ -11,6 +11,7 @@ use pollring::iova::IovaError;
 use pollring::os::AffinityError;
 use pollring::port::PortError;
 use pollring::worker::WorkerError;
+use pollring_simulator::runner::RunnerError;
 use std::io;
 use thiserror::Error;
 
@@ -44,6 +45,9 @@ pub(crate) enum AppError {
     /// A worker.
     #[error(transparent)]
     Worker(#[from] WorkerError),
+    /// The simulated devices' thread.
+    #[error(transparent)]
+    Devices(#[from] RunnerError),
     /// A system call of the command itself.
     #[error("{step}: {error}")]
     System {

@@ -84,6 +84,11 @@ impl Engine {
         !links.contains(&Link::Down)
     }
 
+    /// Whether every worker has turned, and so filled its receive rings.
+    pub(super) fn is_polling(&self) -> bool {
+        self.workers.iter().all(|(_, worker)| worker.turn() > 0)
+    }
+
     /// Whether a worker died or a port cannot go on.
     pub(super) fn is_broken(&self) -> bool {
         let dead = self.workers.iter().any(|(_, worker)| !worker.is_alive());

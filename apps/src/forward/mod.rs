@@ -74,9 +74,10 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
+    /// Waits until links are up and every worker filled its receive rings.
     fn await_links(&mut self) {
         let start = Instant::now();
-        while !self.engine.links_are_up() && !self.stop.is_set() {
+        while !(self.engine.links_are_up() && self.engine.is_polling()) && !self.stop.is_set() {
             if start.elapsed() > LINK_LIMIT {
                 self.screen.line("note: not every link is up; starting all the same");
                 return;
@@ -111,7 +112,7 @@ impl Run<'_> {
     fn reason_to_end(&self, elapsed: Duration) -> Option<StoppedBy> {
         if self.stop.is_set() {
             Some(StoppedBy::Signal)
-        } else if self.engine.is_broken() {
+        } else if self.engine.is_broken() || !self.rig.is_running() {
             Some(StoppedBy::Failure)
         } else if self.screen.is_lost() && self.plan.format == Format::People {
             Some(StoppedBy::Reader)
@@ -142,14 +143,16 @@ impl Run<'_> {
 
     fn finish(self, stopped_by: StoppedBy, elapsed: Duration) -> Result<(), AppError> {
         let Run { plan, engine, rig, mut screen, .. } = self;
-        let ended = engine.stop();
+        let mut ended = engine.stop();
+        let (tally, stopped) = rig.stop();
+        ended.errors.extend(stopped.err().map(|error| error.to_string()));
         let summary = Summary {
             duration_s: elapsed.as_secs_f64(),
             simulated: true,
             mode: plan.mode,
             seed: plan.seed,
             stopped_by,
-            tally: rig.stop(),
+            tally,
             ports: ended.ports,
             pools: ended.pools,
             cores: ended.cores,

@@ -64,7 +64,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value = "32", value_parser = burst, allow_hyphen_values = true)]
     burst: usize,
     /// Frames that each port sends once at the start, for ports whose outer ends are looped
-    #[arg(long, value_name = "N", default_value = "0", value_parser = count, allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", default_value = "0", value_parser = primers, allow_hyphen_values = true)]
     prime: u64,
     /// Buffers in each port's pool. Left out: what its rings and the workers' caches need
     #[arg(long, value_name = "N", value_parser = frames, allow_hyphen_values = true)]
@@ -233,6 +233,14 @@ fn entries(text: &str) -> Result<usize, String> {
 fn frames(text: &str) -> Result<usize, String> {
     let given = text.parse().ok().filter(|frames| *frames > 0);
     given.ok_or_else(|| "a pool has a whole number of frames above 0".to_owned())
+}
+
+/// More than every ring and wire on a loop holds.
+const MOST_PRIMERS: u64 = 1 << 16;
+
+fn primers(text: &str) -> Result<u64, String> {
+    let given = text.parse().ok().filter(|frames| *frames <= MOST_PRIMERS);
+    given.ok_or_else(|| format!("use a whole number from 0 to {MOST_PRIMERS}"))
 }
 
 fn count(text: &str) -> Result<u64, String> {

@@ -43,6 +43,19 @@ pub(crate) struct Tally {
     pub(crate) primed: u64,
 }
 
+impl Tally {
+    /// The sum of two.
+    pub(crate) fn add(self, other: Tally) -> Tally {
+        Tally {
+            verified: self.verified + other.verified,
+            corrupt: self.corrupt + other.corrupt,
+            missing: self.missing + other.missing,
+            out_of_order: self.out_of_order + other.out_of_order,
+            primed: self.primed + other.primed,
+        }
+    }
+}
+
 /// The end of one port.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct PortEnd {
