@@ -4,7 +4,7 @@
 //! driver that holds each, and the simulated devices, which are all that this version opens.
 
 use crate::error::AppError;
-use crate::output::{self, Format, Screen};
+use crate::output::{self, Format};
 use crate::ports::SIMULATED_FORMS;
 use pollring::bus::PciAddress;
 use pollring_drivers::DriverEntry;
@@ -60,16 +60,14 @@ struct Listing {
 
 /// Prints the devices.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), AppError> {
-    let format = Format::from_switch(arguments.json);
     let pci = scan(Path::new(PCI_DEVICES), pollring_drivers::builtin())
         .map_err(|error| AppError::System { step: "list /sys/bus/pci/devices", error })?;
     let simulated = SIMULATED_FORMS.iter().map(|(uri, model)| SimulatedDevice { uri, model }).collect();
     let listing = Listing { pci, simulated };
-    match format {
-        Format::Json => output::write_json(&listing)?,
-        Format::People => Screen::new(format).print(&listing.to_text()),
+    match Format::from_switch(arguments.json) {
+        Format::Json => output::write_json(&listing),
+        Format::People => output::write_text(&listing.to_text()),
     }
-    Ok(())
 }
 
 /// The network functions below `root`, by address. A machine without PCI has none.

@@ -5,7 +5,7 @@
 //! forgets the pool at the next boot.
 
 use crate::error::AppError;
-use crate::output::{self, Format, Screen, bytes, thousands};
+use crate::output::{self, Format, bytes, thousands};
 use clap::{Subcommand, ValueEnum};
 use pollring::hugepages::pool::{self, PoolError, PoolReport};
 use pollring::hugepages::{NumaNode, PageSize};
@@ -105,13 +105,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), AppError> {
     };
     let only = arguments.size.map(PageSize::from);
     let pools = rows(&pool::report()?, only, node)?;
-    let (format, outcome) = (Format::from_switch(arguments.json), Outcome { change, pools });
-    match format {
+    let outcome = Outcome { change, pools };
+    match Format::from_switch(arguments.json) {
         Format::Json => output::write_json(&outcome),
-        Format::People => {
-            Screen::new(format).print(&outcome.to_text());
-            Ok(())
-        }
+        Format::People => output::write_text(&outcome.to_text()),
     }
 }
 

@@ -67,7 +67,7 @@ fn start_log(verbose: u8) -> Result<(), AppError> {
     tracing_subscriber::fmt()
         .with_env_filter(parsed)
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .with_ansi(false)
         // It would report a closed standard error to standard error, and panic.
         .log_internal_errors(false)
         .init();

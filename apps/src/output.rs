@@ -28,7 +28,7 @@ impl Format {
 /// Where people's text goes.
 pub(crate) struct Screen {
     sink: Sink,
-    lost: bool,
+    lost: Option<io::Error>,
 }
 
 enum Sink {
@@ -43,7 +43,7 @@ impl Screen {
             Format::People => Sink::Out(io::stdout()),
             Format::Json => Sink::Err(io::stderr()),
         };
-        Screen { sink, lost: false }
+        Screen { sink, lost: None }
     }
 
     /// Whether a person looks at it, so that lines can be redrawn.
@@ -56,14 +56,14 @@ impl Screen {
 
     /// Writes `text` as it is, in one piece.
     pub(crate) fn print(&mut self, text: &str) {
-        if self.lost {
+        if self.is_lost() {
             return;
         }
         let written = match &mut self.sink {
             Sink::Out(stream) => stream.write_all(text.as_bytes()).and_then(|()| stream.flush()),
             Sink::Err(stream) => stream.write_all(text.as_bytes()),
         };
-        self.lost = written.is_err();
+        self.lost = written.err();
     }
 
     /// Writes a line.
@@ -71,10 +71,33 @@ impl Screen {
         self.print(&format!("{text}\n"));
     }
 
-    /// Whether nobody reads any more.
+    /// Whether nothing more can be written: the reader left, or the disk is full.
     pub(crate) fn is_lost(&self) -> bool {
-        self.lost
+        self.lost.is_some()
     }
+
+    /// Says whether the text that is the result was delivered. A reader that left had enough of it.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub(crate) fn close(self) -> Result<(), AppError> {
+        match (self.sink, self.lost) {
+            (Sink::Out(_), Some(error)) if error.kind() != io::ErrorKind::BrokenPipe => {
+                Err(AppError::Output(error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Writes a listing for people.
+///
+/// # Errors
+/// It could not be delivered.
+pub(crate) fn write_text(text: &str) -> Result<(), AppError> {
+    let mut screen = Screen::new(Format::People);
+    screen.print(text);
+    screen.close()
 }
 
 /// Writes `value` as the one JSON object on standard output.

@@ -161,7 +161,8 @@ fn both_signals_stop_it_cleanly() {
             assert!(lines.read_line(&mut seen).unwrap() > 0, "{seen}");
         }
         child.stderr = Some(lines.into_inner());
-        let killed = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        let killed =
+            Command::new("sh").args(["-c", &format!("kill {signal} {}", child.id())]).status().unwrap();
         assert!(killed.success());
         let output = end(child);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -184,6 +185,21 @@ fn a_reader_that_leaves_ends_the_run_without_a_panic() {
         let stderr = text(&stderr.join().unwrap());
         assert!(!stderr.contains("panicked"), "{arguments:?}: {stderr}");
         assert!(status.signal().is_none() && status.code() != Some(101), "{arguments:?}: {status}");
+    }
+}
+
+#[test]
+fn a_result_that_cannot_be_written_is_a_failure() {
+    for arguments in [&["forward", "--duration", "600"][..], &["devices"], &["devices", "--json"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut child = pollring(arguments).stdout(full).spawn().unwrap();
+        let stderr = reader(child.stderr.take().unwrap());
+        assert_eq!(wait(&mut child).code(), Some(1), "{arguments:?}");
+        let stderr = text(&stderr.join().unwrap());
+        assert!(
+            stderr.contains("standard output") && !stderr.contains("panicked"),
+            "{arguments:?}: {stderr}"
+        );
     }
 }
 

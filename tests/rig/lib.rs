@@ -145,8 +145,9 @@ impl Side {
 
 /// One turn of a forwarder: what is received on one side goes out on the other, the rest stays in the burst.
 pub fn turn(rx: &mut dyn RxQueue, tx: &mut dyn TxQueue, burst: &mut Burst, caches: &mut Caches) -> usize {
-    rx.refill(caches);
     let received = if burst.is_empty() { rx.receive(burst) } else { 0 };
+    // Behind the receive, so that even a ring of 64 has buffers when the device runs next.
+    rx.refill(caches);
     tx.send(burst, caches);
     tx.reclaim(caches);
     received

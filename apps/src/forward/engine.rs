@@ -104,6 +104,7 @@ impl Engine {
         for (open, queues) in self.ports.iter_mut().zip(queues) {
             let stopped = if died { open.port.abort() } else { open.port.stop(queues) };
             errors.extend(stopped.err().map(|error| error.to_string()));
+            errors.extend(faults(open));
         }
         let ports =
             self.ports.iter_mut().zip(health).map(|(open, before)| end_of_port(open, before)).collect();
@@ -145,8 +146,18 @@ fn is_ill(health: &Health) -> bool {
     matches!(health, Health::Failed(_) | Health::Gone)
 }
 
+/// A device that reached for memory which it was not given was told a wrong address, or made one up.
+fn faults(open: &OpenPort) -> Option<String> {
+    let (count, kept) = open.iommu.faults();
+    let first = kept.first()?;
+    let text =
+        format!("port `{}`: the IOMMU refused its device {count} accesses, the first {first:?}", open.uri);
+    Some(format!("{text}: a bug of the driver or the device, please report it"))
+}
+
 fn end_of_port(open: &mut OpenPort, before: Health) -> PortEnd {
-    let PortStatistics { rx, tx, rx_dropped, .. } = open.port.statistics();
+    let PortStatistics { rx, tx, rx_dropped, device, .. } = open.port.statistics();
+    tracing::info!(uri = open.uri, ?rx, ?tx, ?device, "port counters");
     let after = open.port.health();
     PortEnd {
         uri: open.uri.clone(),

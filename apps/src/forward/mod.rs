@@ -43,10 +43,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), AppError> {
     let plan = Plan::new(arguments)?;
     let stop = StopFlag::install()?;
     let mut screen = Screen::new(plan.format);
-    screen.line(&greeting(&plan));
+    screen.line(GREETING);
     let rig = Rig::start(&plan)?;
     let setup = Setup::open(&plan, rig.devices())?;
-    setup.notes.iter().for_each(|note| screen.line(note));
+    setup.note.iter().for_each(|note| screen.line(note));
     let engine = Engine::start(&plan, setup, simulated::PRIMER)?;
     let mut run = Run { plan: &plan, engine, rig, stop, screen };
     run.await_links();
@@ -56,13 +56,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), AppError> {
     run.finish(stopped_by, elapsed)
 }
 
-fn greeting(plan: &Plan) -> String {
-    format!(
-        "simulated: all {} ports are software devices, no frame leaves this process; name real ones as `pollring forward \
-         pci:0000:01:00.0 pci:0000:02:00.0`, from the version that has VFIO",
-        plan.ports.len()
-    )
-}
+/// The first line: what this is, and how to get the real thing.
+const GREETING: &str = "simulated: these ports are software devices, no frame leaves this process; name real ones as \
+    `pollring forward pci:0000:01:00.0 pci:0000:02:00.0`, from the version that has VFIO";
 
 /// Everything that runs.
 struct Run<'a> {
@@ -77,7 +73,7 @@ impl Run<'_> {
     /// Waits until links are up and every worker filled its receive rings.
     fn await_links(&mut self) {
         let start = Instant::now();
-        while !(self.engine.links_are_up() && self.engine.is_polling()) && !self.stop.is_set() {
+        while !(self.stop.is_set() || self.engine.links_are_up() && self.engine.is_polling()) {
             if start.elapsed() > LINK_LIMIT {
                 self.screen.line("note: not every link is up; starting all the same");
                 return;
@@ -144,8 +140,8 @@ impl Run<'_> {
     fn finish(self, stopped_by: StoppedBy, elapsed: Duration) -> Result<(), AppError> {
         let Run { plan, engine, rig, mut screen, .. } = self;
         let mut ended = engine.stop();
-        let (tally, stopped) = rig.stop();
-        ended.errors.extend(stopped.err().map(|error| error.to_string()));
+        let (tally, errors) = rig.stop();
+        ended.errors.extend(errors);
         let summary = Summary {
             duration_s: elapsed.as_secs_f64(),
             simulated: true,
@@ -163,7 +159,7 @@ impl Run<'_> {
             output::write_json(&summary)?;
         }
         let failures = summary.failures();
-        if failures.is_empty() { Ok(()) } else { Err(AppError::Failed(failures)) }
+        if failures.is_empty() { screen.close() } else { Err(AppError::Failed(failures)) }
     }
 }
 

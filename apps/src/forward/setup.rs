@@ -9,7 +9,7 @@ use crate::error::AppError;
 use pollring::buffer::{Access, BURST, Both, Pool, PoolConfig, PoolError, ToDevice};
 use pollring::bus::Device;
 use pollring::bus::simulated::{self, SimulatedIommu, SoftwareDevice};
-use pollring::hugepages::Pages;
+use pollring::hugepages::{PageSize, Pages};
 use pollring::iova::AddressSpace;
 use pollring::port::{Port, PortConfig, PortError, Promiscuous};
 use std::sync::Arc;
@@ -23,14 +23,16 @@ pub(super) struct OpenPort {
     pub(super) port: Box<dyn Port>,
     pub(super) pool: Pool<Both>,
     pub(super) config: PortConfig,
+    /// Counts what the device tried and may not.
+    pub(super) iommu: Arc<SimulatedIommu>,
 }
 
 /// All ports, and the memory that they send at the start.
 pub(super) struct Setup {
     pub(super) ports: Vec<OpenPort>,
     pub(super) prime_pool: Option<Pool<ToDevice>>,
-    /// What the user should know, once.
-    pub(super) notes: Vec<String>,
+    /// What the user should know about its memory.
+    pub(super) note: Option<String>,
 }
 
 impl Setup {
@@ -41,46 +43,45 @@ impl Setup {
     pub(super) fn open(plan: &Plan, devices: Vec<Arc<dyn SoftwareDevice>>) -> Result<Setup, AppError> {
         let mut opened = Vec::new();
         for (named, device) in plan.ports.iter().zip(devices) {
-            let (port, space) = open_simulated(&named.uri, device)?;
+            let iommu = Arc::new(SimulatedIommu::default());
+            let space = AddressSpace::new(&named.uri, iommu.clone());
+            let port = open_simulated(&named.uri, device, &iommu, &space)?;
             check(plan, port.as_ref())?;
-            opened.push((port, space));
+            opened.push((port, space, iommu));
         }
-        let mut notes = Vec::new();
-        let spaces: Vec<AddressSpace> = opened.iter().map(|(_, space)| space.clone()).collect();
+        let mut memory = Memory { choice: plan.pages, shortage: None, huge_pages: 0 };
+        let spaces: Vec<AddressSpace> = opened.iter().map(|(_, space, _)| space.clone()).collect();
         let mut ports = Vec::new();
-        for (position, (port, space)) in opened.into_iter().enumerate() {
+        for (position, (port, space, iommu)) in opened.into_iter().enumerate() {
             let frames = pool_frames(plan, plan.frames)?;
-            let pool: Pool<Both> =
-                make_pool(&format!("port {position}"), frames, plan.pages, &[&space], &mut notes)?;
+            let pool: Pool<Both> = memory.pool(&format!("port {position}"), frames, &[&space])?;
             let partner = plan.partner(position);
             if partner != position {
                 pool.share(&spaces[partner])?;
             }
             let config = port_config(plan, &pool);
-            ports.push(OpenPort { uri: plan.ports[position].uri.clone(), port, pool, config });
+            ports.push(OpenPort { uri: plan.ports[position].uri.clone(), port, pool, config, iommu });
         }
-        let prime_pool = prime_pool(plan, &spaces, &mut notes)?;
-        notes.dedup();
-        Ok(Setup { ports, prime_pool, notes })
+        let prime_pool = prime_pool(plan, &spaces, &mut memory)?;
+        Ok(Setup { ports, prime_pool, note: memory.note() })
     }
 }
 
-/// Puts a software device behind an IOMMU of its own and finds its driver, as for any PCI function.
+/// Puts a software device behind its IOMMU and finds its driver, as for any PCI function.
 fn open_simulated(
     uri: &str,
     device: Arc<dyn SoftwareDevice>,
-) -> Result<(Box<dyn Port>, AddressSpace), AppError> {
-    let iommu = Arc::new(SimulatedIommu::default());
-    let space = AddressSpace::new(uri, iommu.clone());
-    let device = Device::open(uri, simulated::backend(device, iommu))?;
+    iommu: &Arc<SimulatedIommu>,
+    space: &AddressSpace,
+) -> Result<Box<dyn Port>, AppError> {
+    let device = Device::open(uri, simulated::backend(device, iommu.clone()))?;
     let (vendor, id) = device.id();
     let entry = pollring_drivers::find(pollring_drivers::builtin(), vendor, id).ok_or_else(|| {
         AppError::Usage(format!(
             "port `{uri}`: no driver for {vendor:04x}:{id:04x}; `pollring devices` lists what has one"
         ))
     })?;
-    let port = (entry.open)(device, &space)?;
-    Ok((port, space))
+    Ok((entry.open)(device, space)?)
 }
 
 /// What the port can do decides before memory is taken; `PortConfig::validate` looks at all of it once more.
@@ -118,26 +119,43 @@ fn pool_frames(plan: &Plan, asked: Option<usize>) -> Result<usize, AppError> {
     }
 }
 
-/// Makes a pool on the pages that were chosen; `notes` gets the reason when they are not huge although they might be.
-fn make_pool<D: Access>(
-    name: &str,
-    frames: usize,
+/// Makes pools on the pages that were chosen, and remembers why they are not huge where they might be.
+struct Memory {
     choice: PageChoice,
-    spaces: &[&AddressSpace],
-    notes: &mut Vec<String>,
-) -> Result<Pool<D>, AppError> {
-    let mut config = PoolConfig::new(name, frames);
-    if choice == PageChoice::Small {
-        config.pages = Pages::Small4K { reason: "--pages small".to_owned() };
-        return Ok(Pool::new(&config, spaces)?);
-    }
-    match Pool::new(&config, spaces) {
-        Err(PoolError::Region(error)) if choice == PageChoice::Auto => {
-            notes.push(format!("note: packet memory lies on 4 KiB pages: {error}"));
-            config.pages = Pages::Small4K { reason: error.to_string() };
-            Ok(Pool::new(&config, spaces)?)
+    shortage: Option<String>,
+    /// What all pools so far would take.
+    huge_pages: usize,
+}
+
+impl Memory {
+    fn pool<D: Access>(
+        &mut self,
+        name: &str,
+        frames: usize,
+        spaces: &[&AddressSpace],
+    ) -> Result<Pool<D>, AppError> {
+        let mut config = PoolConfig::new(name, frames);
+        self.huge_pages += frames.saturating_mul(config.buffer_bytes).div_ceil(PageSize::Huge2M.bytes());
+        if self.choice == PageChoice::Small {
+            config.pages = Pages::Small4K { reason: "--pages small".to_owned() };
+            return Ok(Pool::new(&config, spaces)?);
         }
-        made => Ok(made?),
+        match Pool::new(&config, spaces) {
+            Err(PoolError::Region(error)) if self.choice == PageChoice::Auto => {
+                let reason = error.to_string();
+                self.shortage.get_or_insert(reason.clone());
+                config.pages = Pages::Small4K { reason };
+                Ok(Pool::new(&config, spaces)?)
+            }
+            made => Ok(made?),
+        }
+    }
+
+    fn note(self) -> Option<String> {
+        let (reason, pages) = (self.shortage?, self.huge_pages);
+        Some(format!(
+            "note: packet memory lies on 4 KiB pages; on 2 MiB pages it takes {pages} of them in all: {reason}"
+        ))
     }
 }
 
@@ -156,12 +174,12 @@ fn port_config(plan: &Plan, pool: &Pool<Both>) -> PortConfig {
 fn prime_pool(
     plan: &Plan,
     spaces: &[AddressSpace],
-    notes: &mut Vec<String>,
+    memory: &mut Memory,
 ) -> Result<Option<Pool<ToDevice>>, AppError> {
     if plan.prime == 0 {
         return Ok(None);
     }
     let spaces: Vec<&AddressSpace> = spaces.iter().collect();
     let frames = plan.ports.len() * (plan.entries + BURST) + plan.cores.len() * CACHE_FRAMES;
-    Ok(Some(make_pool("prime", frames.next_multiple_of(1024), plan.pages, &spaces, notes)?))
+    Ok(Some(memory.pool("prime", frames.next_multiple_of(1024), &spaces)?))
 }

@@ -15,7 +15,7 @@ use crate::error::AppError;
 use crate::ports::SimulatedIgb;
 use pollring::bus::simulated::SoftwareDevice;
 use pollring::port::MacAddress;
-use pollring_simulator::igb::{Igb, IgbConfig};
+use pollring_simulator::igb::{Igb, IgbConfig, Timing};
 use pollring_simulator::runner::{Runner, Task};
 use pollring_simulator::traffic::{Addresses, Checker, Generator, Shape, TrafficConfig};
 use pollring_simulator::wire::{self, WireConfig, WireEnd};
@@ -60,7 +60,8 @@ impl Rig {
     /// # Errors
     /// No thread.
     pub(super) fn start(plan: &Plan) -> Result<Rig, AppError> {
-        let (inner, outer): (Vec<_>, Vec<_>) = plan.ports.iter().map(|_| wire::pair(WireConfig::default())).unzip();
+        let (inner, outer): (Vec<_>, Vec<_>) =
+            plan.ports.iter().map(|_| wire::pair(WireConfig::default())).unzip();
         let devices: Vec<Arc<Igb>> =
             inner.into_iter().enumerate().map(|(position, wire)| device(plan, position, wire)).collect();
         let directions: Arc<[_]> =
@@ -100,14 +101,24 @@ impl Rig {
         self.runner.is_running()
     }
 
-    /// Ends the thread and counts what arrived.
-    ///
-    /// # Errors
-    /// The thread panicked.
-    pub(super) fn stop(self) -> (Tally, Result<(), AppError>) {
-        let stopped = self.runner.stop().map_err(AppError::from);
-        let tally = self.directions.iter().map(|direction| lock(direction).tally()).fold(Tally::default(), Tally::add);
-        (tally, stopped)
+    /// Ends the thread; gives what arrived, and what the devices hold against their driver.
+    pub(super) fn stop(self) -> (Tally, Vec<String>) {
+        let mut errors: Vec<String> =
+            self.runner.stop().err().map(|error| error.to_string()).into_iter().collect();
+        for (position, device) in
+            self.devices.iter().enumerate().filter(|(_, device)| device.violations() > 0)
+        {
+            let rules = device.violation_counts();
+            errors.push(format!(
+                "port {position}: its driver broke rules of the datasheet: {rules:?}; please report it"
+            ));
+        }
+        let tally = self
+            .directions
+            .iter()
+            .map(|direction| lock(direction).tally())
+            .fold(Tally::default(), Tally::add);
+        (tally, errors)
     }
 }
 
@@ -140,8 +151,10 @@ impl Direction {
         received + self.generator.send(&self.from, room.min(BUDGET))
     }
 
+    /// A frame that a later one overtook is lost, and no longer under way: losses are counted and do not stop the traffic.
     fn under_way(&self) -> u64 {
-        self.generator.sent().saturating_sub(self.checker.counts().received)
+        let counts = self.checker.counts();
+        self.generator.sent().saturating_sub(counts.received + counts.missing)
     }
 
     fn outstanding(&self) -> u64 {
@@ -170,10 +183,12 @@ fn mac(position: usize) -> MacAddress {
 
 fn device(plan: &Plan, position: usize, wire: WireEnd) -> Arc<Igb> {
     let SimulatedIgb { seed, delay_steps, .. } = plan.ports[position];
-    let mut config = IgbConfig::new(mac(position).0, wire);
-    config.seed = seed.unwrap_or_else(|| plan.seed.wrapping_add(position as u64));
-    config.delay_steps = delay_steps;
-    Igb::new(config)
+    let timing = match delay_steps {
+        0 => Timing::Immediate,
+        longest => Timing::Delayed { longest },
+    };
+    let seed = seed.unwrap_or_else(|| plan.seed.wrapping_add(position as u64));
+    Igb::new(IgbConfig { timing, seed, ..IgbConfig::new(mac(position).0, wire) })
 }
 
 fn traffic(plan: &Plan, from: usize) -> TrafficConfig {
@@ -213,7 +228,10 @@ mod tests {
     fn a_window_fits_twice_into_what_a_ring_holds() {
         for entries in [64, 128, 256, 512, 4096] {
             let window = window(entries);
-            assert!((1..=WIDEST_WINDOW).contains(&window) && 2 * window <= entries as u64 - 32, "{entries}: {window}");
+            assert!(
+                (1..=WIDEST_WINDOW).contains(&window) && 2 * window <= entries as u64 - 32,
+                "{entries}: {window}"
+            );
         }
     }
 

@@ -36,7 +36,7 @@ impl Random {
 /// Maps 64 even bits to 0 to `end - 1`; 0 when `end` is 0.
 #[inline(always)]
 pub(crate) const fn scale(bits: u64, end: u64) -> u64 {
-    (bits as u128 * end as u128 >> 64) as u64
+    ((bits as u128 * end as u128) >> 64) as u64
 }
 
 #[cfg(test)]

@@ -31,7 +31,9 @@ pub enum RunnerError {
         error: std::io::Error,
     },
     /// A task panicked; its message went to standard error.
-    #[error("the device thread `{name}` panicked; its message stands above, and the devices stood still from then on")]
+    #[error(
+        "the device thread `{name}` panicked; its message stands above, and the devices stood still from then on"
+    )]
     Panicked {
         /// The thread.
         name: String,
@@ -123,7 +125,7 @@ mod tests {
         let tasks = counts.iter().cloned().map(|count| {
             Box::new(move || {
                 count.fetch_add(1, Ordering::Relaxed);
-                0
+                0usize
             }) as Task
         });
         let runner = Runner::start("counting", tasks.collect()).unwrap();
@@ -138,7 +140,8 @@ mod tests {
 
     #[test]
     fn a_panic_ends_the_thread_and_is_told() {
-        let runner = Runner::start("a name that is too long", vec![Box::new(|| panic!("on purpose"))]).unwrap();
+        let runner =
+            Runner::start("a name that is too long", vec![Box::new(|| panic!("on purpose"))]).unwrap();
         assert!(wait(|| !runner.is_running()));
         assert!(runner.stop().unwrap_err().to_string().contains("too long"));
     }

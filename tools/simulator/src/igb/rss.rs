@@ -159,7 +159,8 @@ mod tests {
             registers[RSSRK.at(at)] = u32::from_le_bytes(*word);
         }
         for at in 0..RETA.count {
-            registers[RETA.at(at)] = u32::from_le_bytes(std::array::from_fn(|entry| (at * 4 + entry) as u8 % 4));
+            registers[RETA.at(at)] =
+                u32::from_le_bytes(std::array::from_fn(|entry| (at * 4 + entry) as u8 % 4));
         }
         registers[MRQC.at(0)] = control;
         registers

@@ -116,7 +116,11 @@ impl Pattern {
     /// The position that `frame` carries, if every byte of it is right for it; `addresses` are what must stand in front, if that
     /// is known.
     #[inline]
-    pub(super) fn recognize(&self, frame: &[u8], addresses: Option<&[u8; ADDRESS_BYTES]>) -> Option<Position> {
+    pub(super) fn recognize(
+        &self,
+        frame: &[u8],
+        addresses: Option<&[u8; ADDRESS_BYTES]>,
+    ) -> Option<Position> {
         let (header, rest) = frame.split_at_checked(self.header_bytes)?;
         let (sequence, payload) = rest.split_first_chunk::<SEQUENCE_BYTES>()?;
         let stream = u16::from_le_bytes(*header.last_chunk()?);
@@ -192,7 +196,8 @@ fn is_payload(base: u64, payload: &[u8]) -> bool {
 fn udp_header(stream: u16, bytes: usize) -> [u8; 30] {
     let ip_bytes = bytes as u16 - 14;
     let [length_high, length_low] = ip_bytes.to_be_bytes();
-    let mut ip = [0x45, 0, length_high, length_low, 0, 0, 0x40, 0, 64, 17, 0, 0, 198, 18, 0, 1, 198, 19, 0, 1];
+    let mut ip =
+        [0x45, 0, length_high, length_low, 0, 0, 0x40, 0, 64, 17, 0, 0, 198, 18, 0, 1, 198, 19, 0, 1];
     let checksum = internet_checksum(&ip);
     ip[10..12].copy_from_slice(&checksum.to_be_bytes());
     let mut header = [0; 30];
@@ -233,7 +238,11 @@ mod tests {
                 for bit in 0..good.len() * 8 {
                     let mut bad = good.clone();
                     bad[bit / 8] ^= 1 << (bit % 8);
-                    assert_eq!(pattern.recognize(&bad, Some(&pattern.addresses)), None, "{shape:?} bit {bit}");
+                    assert_eq!(
+                        pattern.recognize(&bad, Some(&pattern.addresses)),
+                        None,
+                        "{shape:?} bit {bit}"
+                    );
                 }
                 assert_eq!(pattern.recognize(&good[..good.len() - 1], None), None);
                 assert_eq!(pattern.recognize(&[&good[..], &[0]].concat(), None), None);

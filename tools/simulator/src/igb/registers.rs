@@ -1,0 +1,210 @@
+//! Register accesses, by the rules of the table that the driver shares (82576 datasheet, chapter 8).
+//!
+//! What the table does not have reads as 0 and ignores writes. Plain registers are words; the ones with effects are told apart here.
+//! Accesses hold the device's lock. The tail registers are words of their own, which the driver may also store into without it.
+
+use super::config::BAR_BYTES;
+use super::state::{Side, State};
+use super::violation::Violation;
+use super::{Answer, Defect};
+use pollring::bus::{Access, Register};
+use pollring_drivers::nic::igb::regs::*;
+use std::ops::{Index, IndexMut};
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+
+/// SRRCTL.DESCTYPE in bits 27:25 (8.10.2).
+const DESCRIPTOR_TYPE_MASK: u32 = 7 << 25;
+/// STATUS.SPEED: 1000 Mbit/s (8.2.2).
+const SPEED_1000: u32 = 2;
+
+/// Offsets of registers with effects.
+mod at {
+    macro_rules! offsets {
+        ($($name:ident)*) => { $(pub(super) const $name: usize = super::$name.offset;)* };
+    }
+    offsets!(CTRL STATUS MDIC EERD ICR RDH RDT RXDCTL TDH TDT TXDCTL GORCL GORCH GOTCL GOTCH);
+}
+
+/// The words behind the registers, indexed by byte offset.
+pub(super) struct RegisterWords(Box<[u32]>);
+
+impl RegisterWords {
+    pub(super) fn new() -> RegisterWords {
+        RegisterWords(vec![0; BAR_BYTES / 4].into_boxed_slice())
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.fill(0);
+    }
+}
+
+impl Index<usize> for RegisterWords {
+    type Output = u32;
+
+    #[inline]
+    fn index(&self, offset: usize) -> &u32 {
+        &self.0[offset / 4]
+    }
+}
+
+impl IndexMut<usize> for RegisterWords {
+    #[inline]
+    fn index_mut(&mut self, offset: usize) -> &mut u32 {
+        &mut self.0[offset / 4]
+    }
+}
+
+/// The register at `offset`, and which one of its array it is.
+pub(super) fn lookup(offset: usize) -> Option<(&'static Register, usize)> {
+    static TABLE: OnceLock<Vec<Option<(u16, u16)>>> = OnceLock::new();
+    let table = TABLE.get_or_init(|| {
+        let mut table = vec![None; BAR_BYTES / 4];
+        for (number, register) in REGISTERS.iter().enumerate() {
+            (0..register.count).for_each(|at| table[register.at(at) / 4] = Some((number as u16, at as u16)));
+        }
+        table
+    });
+    let (number, at) = (*table.get(offset / 4)?)?;
+    Some((&REGISTERS[usize::from(number)], usize::from(at)))
+}
+
+impl State {
+    /// A read by the driver.
+    pub(super) fn read(&mut self, offset: usize) -> u32 {
+        if !self.is_touched() || !self.config.memory_space() {
+            return u32::MAX;
+        }
+        let Some((register, index)) = lookup(offset) else { return 0 };
+        match self.lie_about_register(register) {
+            Some(lie) => lie,
+            None => self.read_register(register, index),
+        }
+    }
+
+    fn read_register(&mut self, register: &Register, index: usize) -> u32 {
+        match register.offset {
+            at::CTRL => self.read_control(),
+            at::STATUS => self.read_status(),
+            at::MDIC => self.phy.read_mdic(self.answer(Defect::PhyNeverReady)),
+            at::EERD => self.nvm.read(self.answer(Defect::NvmNeverDone)),
+            at::RDH => self.rx[index].head(),
+            at::TDH => self.tx[index].head(),
+            at::RDT => self.rx[index].tail().load(Ordering::Acquire),
+            at::TDT => self.tx[index].tail().load(Ordering::Acquire),
+            at::RXDCTL => self.read_queue_control(Side::Rx, register.at(index), index),
+            at::TXDCTL => self.read_queue_control(Side::Tx, register.at(index), index),
+            at::GORCL => self.received_octets.read_low(),
+            at::GORCH => self.received_octets.read_high(),
+            at::GOTCL => self.sent_octets.read_low(),
+            at::GOTCH => self.sent_octets.read_high(),
+            _ => self.read_plain(register, index),
+        }
+    }
+
+    fn read_plain(&mut self, register: &Register, index: usize) -> u32 {
+        let word = &mut self.registers[register.at(index)];
+        match register.access {
+            Access::ReadClears => std::mem::take(word),
+            Access::WriteOnly => 0,
+            Access::ReadWrite | Access::ReadOnly | Access::WriteOneClears => *word,
+        }
+    }
+
+    /// A write by the driver.
+    pub(super) fn write(&mut self, offset: usize, value: u32) {
+        if !self.is_touched() || !self.config.memory_space() {
+            return;
+        }
+        let Some((register, index)) = lookup(offset) else { return };
+        match register.offset {
+            at::CTRL => self.write_control(value),
+            at::MDIC => self.phy.write_mdic(value),
+            at::EERD => self.nvm.write(value),
+            at::ICR => self.registers[offset] &= !value,
+            at::RDH => self.rx[index].set_head(value),
+            at::TDH => self.tx[index].set_head(value),
+            at::RDT => self.rx[index].tail().store(value, Ordering::Release),
+            at::TDT => self.tx[index].tail().store(value, Ordering::Release),
+            at::RXDCTL => self.write_queue_control(Side::Rx, register.at(index), index, value),
+            at::TXDCTL => self.write_queue_control(Side::Tx, register.at(index), index, value),
+            _ => self.write_plain(register, index, value),
+        }
+    }
+
+    fn write_plain(&mut self, register: &Register, index: usize, value: u32) {
+        let word = &mut self.registers[register.at(index)];
+        match register.access {
+            Access::ReadWrite => *word = value,
+            Access::WriteOneClears => *word &= !value,
+            Access::ReadOnly | Access::WriteOnly | Access::ReadClears => {}
+        }
+    }
+
+    /// The reset bit shows for one more look after a reset, so that a driver has to wait for it.
+    fn read_control(&mut self) -> u32 {
+        let control = self.registers[at::CTRL];
+        if self.answer(Defect::ResetNeverEnds) == Answer::Never && self.was_reset || self.reset_looks > 0 {
+            self.reset_looks = self.reset_looks.saturating_sub(1);
+            return control | ctrl::RESET;
+        }
+        control
+    }
+
+    fn write_control(&mut self, value: u32) {
+        if value & ctrl::RESET != 0 {
+            self.reset_mac();
+            self.was_reset = true;
+            self.reset_looks = 1;
+        } else {
+            self.registers[at::CTRL] = value;
+        }
+        self.set_gate();
+    }
+
+    fn read_status(&mut self) -> u32 {
+        let mut value = 0;
+        if self.link_is_up() {
+            value |= status::LINK_UP | status::FULL_DUPLEX | SPEED_1000 << status::SPEED_SHIFT;
+        }
+        let stopped = self.registers[at::CTRL] & ctrl::MASTER_DISABLE != 0;
+        if !stopped || self.answer(Defect::MasterNeverStops) == Answer::Never {
+            value |= status::MASTER_ENABLED;
+        }
+        if self.reset_looks == 0 {
+            value |= status::RESET_DONE;
+        }
+        value
+    }
+
+    fn read_queue_control(&mut self, side: Side, offset: usize, index: usize) -> u32 {
+        let (queue, defect) = match side {
+            Side::Rx => (&self.rx[index], Defect::RxNeverEnables),
+            Side::Tx => (&self.tx[index], Defect::TxNeverEnables),
+        };
+        let shown = queue.is_enabled() && self.answer(defect) == Answer::Honest;
+        self.registers[offset] | if shown { dctl::ENABLE } else { 0 }
+    }
+
+    fn write_queue_control(&mut self, side: Side, offset: usize, index: usize, value: u32) {
+        self.registers[offset] = value & !dctl::ENABLE;
+        if value & dctl::ENABLE == 0 {
+            return self.disable_queue(side, index);
+        }
+        let (low, high, length) = match side {
+            Side::Rx => (RDBAL, RDBAH, RDLEN),
+            Side::Tx => (TDBAL, TDBAH, TDLEN),
+        };
+        let word = |register: Register| self.registers[register.at(index)];
+        let (base, bytes) = (u64::from(word(low)) | u64::from(word(high)) << 32, word(length));
+        let format = word(SRRCTL) & DESCRIPTOR_TYPE_MASK;
+        if side == Side::Rx && format != srrctl::ADVANCED_ONE_BUFFER {
+            self.violations.report(Violation::ReceiveFormat);
+        }
+        let queue = match side {
+            Side::Rx => &mut self.rx[index],
+            Side::Tx => &mut self.tx[index],
+        };
+        queue.enable(base, bytes, &mut self.violations);
+    }
+}
