@@ -351,3 +351,38 @@ fn the_device_cannot_write_to_memory_that_it_only_reads() {
     side.port.stop(Queues { rx: vec![rx], tx: vec![tx] }).unwrap();
     assert_eq!(side.iommu.faults().0, 1);
 }
+
+/// What no stepwise run shows: the device fills slots while the driver looks at them.
+#[test]
+fn a_device_on_a_thread_of_its_own_loses_nothing() {
+    let (frames, window) = (amount(300_000, 5_000_000) as u64, 200);
+    let mut side = Side::new(0, |_| {});
+    let (mut rx, mut tx) = side.start(512);
+    let (mut caches, mut burst, mut random) = (Caches::new("driver"), Burst::new(), Random(seed()));
+    rx.refill(&mut caches);
+    let (igb, outer) = (side.igb.clone(), side.outer.clone());
+    let samples: Vec<Vec<u8>> = (0..64).map(|_| random.frame(mac(0))).collect();
+    let device = std::thread::spawn(move || {
+        let (mut sent, mut back, mut frame) = (0, 0, Vec::new());
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while back < frames && std::time::Instant::now() < deadline {
+            while sent < frames && sent - back < window && outer.transmit(&samples[sent as usize % 64]).is_ok() {
+                sent += 1;
+            }
+            igb.step(64);
+            while outer.receive_into(&mut frame) {
+                assert_eq!(frame, samples[back as usize % 64], "frame {back}");
+                back += 1;
+            }
+        }
+        back
+    });
+    while !device.is_finished() {
+        if turn(&mut *rx, &mut *tx, &mut burst, &mut caches) == 0 {
+            std::thread::yield_now();
+        }
+    }
+    let counted = side.port.statistics();
+    assert_eq!((device.join().unwrap(), counted.rx.bad, counted.rx_dropped), (frames, 0, 0));
+    side.port.stop(Queues { rx: vec![rx], tx: vec![tx] }).unwrap();
+}

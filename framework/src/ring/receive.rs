@@ -138,7 +138,9 @@ impl<D: ReceiveDescriptor> ReceiveRing<D> {
             done.bytes += bytes;
             left -= taken;
             if stopped {
-                if !D::is_done(self.ring.slot(self.head).word(D::STATUS_WORD)) {
+                let status = self.ring.slot(self.head).word(D::STATUS_WORD);
+                // The slot may have been filled since it was read as not done: the next call takes it then.
+                if !D::is_done(status) || D::good_length(status).is_some_and(|length| length <= self.room) {
                     break;
                 }
                 self.skip_bad();
