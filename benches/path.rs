@@ -10,7 +10,8 @@ use std::hint::black_box;
 
 fn pool(frames: usize) -> Pool<ToDevice> {
     let pages = Pages::Small4K { reason: "a bench without set-up".into() };
-    Pool::new(&PoolConfig { pages, ..PoolConfig::new("bench", frames) }, &[]).unwrap_or_else(|error| panic!("{error}"))
+    Pool::new(&PoolConfig { pages, ..PoolConfig::new("bench", frames) }, &[])
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn rings(criterion: &mut Criterion) {

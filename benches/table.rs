@@ -23,7 +23,11 @@ fn look_up(words: &[u64], mut at: usize) -> u64 {
 fn tables(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("1000 random look-ups in 128 MiB");
     let huge = Table::filled(WORDS, 1u64).unwrap_or_else(|error| panic!("{error}"));
-    let name = if huge.backing() == Backing::Huge { "Table on huge pages" } else { "Table, no huge pages free: 4 KiB" };
+    let name = if huge.backing() == Backing::Huge {
+        "Table on huge pages"
+    } else {
+        "Table, no huge pages free: 4 KiB"
+    };
     group.bench_function(name, |bencher| {
         bencher.iter_batched(cycles, |start| look_up(black_box(&huge), start), BatchSize::SmallInput);
     });

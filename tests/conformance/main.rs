@@ -178,7 +178,10 @@ fn one_doorbell_a_burst() {
         let now = side.port.statistics();
         let frames = now.tx.frames - before.tx.frames;
         let doorbells = now.tx.doorbells + now.rx.doorbells - before.tx.doorbells - before.rx.doorbells;
-        assert!(frames >= 3000 && doorbells * 32 <= frames * 2 + 64, "{doorbells} doorbells for {frames} frames");
+        assert!(
+            frames >= 3000 && doorbells * 32 <= frames * 2 + 64,
+            "{doorbells} doorbells for {frames} frames"
+        );
         side.port.stop(Queues { rx: vec![rx], tx: vec![tx] }).unwrap();
     });
 }

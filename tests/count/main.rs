@@ -70,7 +70,12 @@ fn lines_between(first: u32, end: u32) -> u32 {
 
 /// One turn of a forwarder. Its name is what callgrind looks for.
 #[inline(never)]
-fn measured_turn(rx: &mut dyn RxQueue, tx: &mut dyn TxQueue, burst: &mut Burst, caches: &mut Caches) -> usize {
+fn measured_turn(
+    rx: &mut dyn RxQueue,
+    tx: &mut dyn TxQueue,
+    burst: &mut Burst,
+    caches: &mut Caches,
+) -> usize {
     rx.refill(caches);
     let received = rx.receive(burst);
     tx.send(burst, caches);

@@ -89,7 +89,12 @@ fn suffer(seed: u64, per_mille: u16, timing: Timing, wanted: u64) -> Outcome {
 fn ten_million_descriptors_with_lies() {
     let seed = seed();
     let wanted = amount(10_000_000, 100_000_000) as u64;
-    let runs = [(1, Timing::Immediate), (20, Timing::Immediate), (20, Timing::Delayed { longest: 4 }), (300, Timing::Immediate)];
+    let runs = [
+        (1, Timing::Immediate),
+        (20, Timing::Immediate),
+        (20, Timing::Delayed { longest: 4 }),
+        (300, Timing::Immediate),
+    ];
     let mut told = 0;
     for (number, (per_mille, timing)) in runs.into_iter().enumerate() {
         let outcome = suffer(seed + number as u64, per_mille, timing, wanted / runs.len() as u64);

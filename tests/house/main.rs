@@ -13,7 +13,13 @@ fn read(path: &str) -> String {
 #[test]
 fn the_table_of_devices_is_the_driver_table() {
     let readme = read("README.md");
-    let table = readme.split("<!-- devices: checked by tests/house -->").nth(1).unwrap().split("<!-- end -->").next().unwrap();
+    let table = readme
+        .split("<!-- devices: checked by tests/house -->")
+        .nth(1)
+        .unwrap()
+        .split("<!-- end -->")
+        .next()
+        .unwrap();
     let rows: Vec<&str> = table.trim().lines().skip(2).collect();
     let expected: Vec<String> = pollring_drivers::builtin()
         .iter()
@@ -34,7 +40,9 @@ fn the_changelog_has_an_unreleased_head() {
 fn files_that_the_readme_names_exist() {
     let readme = read("README.md");
     let quoted = readme.split('`').skip(1).step_by(2);
-    let paths = quoted.filter(|text| text.contains('/') && text.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c)));
+    let paths = quoted.filter(|text| {
+        text.contains('/') && text.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c))
+    });
     let mut checked = 0;
     for path in paths {
         assert!(root().join(path).exists(), "README names {path}, which is not there");

@@ -89,10 +89,14 @@ impl Pair {
         for (side, out) in self.sides.iter_mut().zip(self.seen) {
             let counted = side.port.statistics();
             assert_eq!(counted.tx.frames, out as u64);
-            let register = |name: &str| counted.device.iter().find(|(found, _)| found == name).map(|(_, value)| *value);
+            let register =
+                |name: &str| counted.device.iter().find(|(found, _)| found == name).map(|(_, value)| *value);
             assert_eq!(register("GPTC"), Some(out as u64));
             assert_eq!(register("GPRC"), Some(counted.rx.frames));
-            assert_eq!((counted.rx.bad, counted.tx.rejected, counted.rx_dropped, counted.rx_damaged), (0, 0, 0, 0));
+            assert_eq!(
+                (counted.rx.bad, counted.tx.rejected, counted.rx_dropped, counted.rx_damaged),
+                (0, 0, 0, 0)
+            );
             assert_eq!(side.iommu.faults().0, 0);
         }
         let received: u64 = self.sides.iter_mut().map(|side| side.port.statistics().rx.frames).sum();
@@ -112,10 +116,10 @@ fn both_ways(frames: usize, timing: Timing, window: usize) {
     let seed = seed();
     let (mut pair, mut random, mut left) = (Pair::new(512, timing, seed), Random(seed), [frames / 2; 2]);
     while left != [0, 0] {
-        for side in 0..2 {
-            for _ in 0..left[side].min(window - pair.on_the_way(side)).min(32) {
+        for (side, left) in left.iter_mut().enumerate() {
+            for _ in 0..(*left).min(window - pair.on_the_way(side)).min(32) {
                 pair.send_in(side, random.frame(mac(side as u8)));
-                left[side] -= 1;
+                *left -= 1;
             }
         }
         pair.turn();
@@ -305,10 +309,15 @@ fn flows_spread_over_queue_pairs_and_stay_on_theirs() {
         for port in 0..64u16 {
             side.send_in(&udp(mac(0), 1000 + port));
             side.step();
-            let found: Vec<usize> = (0..4).filter(|queue| queues.rx[*queue].receive(&mut burst) == 1).collect();
+            let found: Vec<usize> =
+                (0..4).filter(|queue| queues.rx[*queue].receive(&mut burst) == 1).collect();
             assert_eq!(found.len(), 1);
             caches.put_all(&mut burst);
-            assert_eq!(*place.entry(port).or_insert(found[0]), found[0], "flow {port} moved in round {round}");
+            assert_eq!(
+                *place.entry(port).or_insert(found[0]),
+                found[0],
+                "flow {port} moved in round {round}"
+            );
         }
     }
     let used: std::collections::HashSet<usize> = place.values().copied().collect();
@@ -366,7 +375,10 @@ fn a_device_on_a_thread_of_its_own_loses_nothing() {
         let (mut sent, mut back, mut frame) = (0, 0, Vec::new());
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while back < frames && std::time::Instant::now() < deadline {
-            while sent < frames && sent - back < window && outer.transmit(&samples[sent as usize % 64]).is_ok() {
+            while sent < frames
+                && sent - back < window
+                && outer.transmit(&samples[sent as usize % 64]).is_ok()
+            {
                 sent += 1;
             }
             igb.step(64);

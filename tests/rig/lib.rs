@@ -31,7 +31,7 @@ pub struct Random(pub u64);
 
 impl Random {
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -40,14 +40,16 @@ impl Random {
 
     /// A number from `low` to `high`, both inclusive.
     pub fn within(&mut self, low: usize, high: usize) -> usize {
-        low + (self.next() % (high - low + 1) as u64) as usize
+        low + (self.word() % (high - low + 1) as u64) as usize
     }
 
     /// A frame of 60 to 1514 bytes for `to`, of random payload.
     pub fn frame(&mut self, to: [u8; 6]) -> Vec<u8> {
         let bytes = self.within(60, 1514);
         let mut frame = vec![0; bytes];
-        frame.chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]));
+        frame
+            .chunks_mut(8)
+            .for_each(|chunk| chunk.copy_from_slice(&self.word().to_le_bytes()[..chunk.len()]));
         frame[..6].copy_from_slice(&to);
         frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 0xee]);
         frame[12..14].copy_from_slice(&[0x88, 0xb5]);
@@ -82,7 +84,10 @@ pub fn mac(number: u8) -> [u8; 6] {
 }
 
 /// A device that is not yet opened, its IOMMU and the far end of its wire.
-pub fn device(number: u8, change: impl FnOnce(&mut IgbConfig)) -> (Arc<Igb>, Arc<simulated::SimulatedIommu>, WireEnd) {
+pub fn device(
+    number: u8,
+    change: impl FnOnce(&mut IgbConfig),
+) -> (Arc<Igb>, Arc<simulated::SimulatedIommu>, WireEnd) {
     let (inner, outer) = wire::pair(wire::WireConfig::default());
     let mut config = IgbConfig::new(mac(number), inner);
     change(&mut config);
@@ -99,10 +104,12 @@ impl Side {
     pub fn with_pool(number: u8, frames: usize, change: impl FnOnce(&mut IgbConfig)) -> Side {
         let (igb, iommu, outer) = device(number, change);
         let space = AddressSpace::new(&format!("space {number}"), iommu.clone());
-        let opened = Device::open(&format!("sim:igb#{number}"), simulated::backend(igb.clone(), iommu.clone()));
+        let opened =
+            Device::open(&format!("sim:igb#{number}"), simulated::backend(igb.clone(), iommu.clone()));
         let port = opened.map_err(Into::into).and_then(|device| IgbPort::open(device, &space));
         let port = port.unwrap_or_else(|error| panic!("{error}"));
-        let config = PoolConfig { pages: small_pages(), ..PoolConfig::new(&format!("pool {number}"), frames) };
+        let config =
+            PoolConfig { pages: small_pages(), ..PoolConfig::new(&format!("pool {number}"), frames) };
         let pool = Pool::new(&config, &[&space]).unwrap_or_else(|error| panic!("{error}"));
         Side { igb, iommu, space, pool, port, outer }
     }

@@ -137,10 +137,15 @@ fn a_worker_that_panics_leaves_its_frames_in_quarantine_until_abort() {
         side.step();
     }
     match worker.stop() {
-        Err(WorkerError::Panicked { poller, message, .. }) => assert_eq!((&*poller, &*message), ("doomed", "the test wants it so")),
+        Err(WorkerError::Panicked { poller, message, .. }) => {
+            assert_eq!((&*poller, &*message), ("doomed", "the test wants it so"))
+        }
         _ => panic!("the panic was not reported"),
     }
-    assert!(side.pool.census().elsewhere() > 0, "DMA is on, so the frames of dead queues must not be handed out");
+    assert!(
+        side.pool.census().elsewhere() > 0,
+        "DMA is on, so the frames of dead queues must not be handed out"
+    );
     side.port.abort().unwrap();
     assert_quiet(&side);
     assert_home(&side);
@@ -186,7 +191,10 @@ fn reopened(side: Side) -> Side {
     let space = AddressSpace::new("again", iommu.clone());
     let device = Device::open("sim:igb#0", simulated::backend(igb.clone(), iommu.clone())).unwrap();
     let port = IgbPort::open(device, &space).unwrap();
-    let config = pollring::buffer::PoolConfig { pages: small_pages(), ..pollring::buffer::PoolConfig::new("again", 512) };
+    let config = pollring::buffer::PoolConfig {
+        pages: small_pages(),
+        ..pollring::buffer::PoolConfig::new("again", 512)
+    };
     let pool = pollring::buffer::Pool::new(&config, &[&space]).unwrap();
     Side { igb, iommu, space, pool, port, outer }
 }
@@ -196,7 +204,10 @@ fn bring_up_fails_cleanly_without_room_for_a_mapping() {
     let mut side = Side::new(0, |_| {});
     side.iommu.fail_maps_after(0);
     let failed = side.port.start(&PortConfig::new(&side.pool)).err().unwrap();
-    assert!(matches!(failed, PortError::Rings(_)) && failed.to_string().contains("map memory for DMA"), "{failed}");
+    assert!(
+        matches!(failed, PortError::Rings(_)) && failed.to_string().contains("map memory for DMA"),
+        "{failed}"
+    );
     assert_quiet(&side);
     assert_home(&side);
     side.iommu.fail_maps_after(usize::MAX);

@@ -1,6 +1,6 @@
 //! A PCI function, taken exclusively by explicit address.
 //!
-//! A [`Device`] hands out config space, register windows and reset, and joins one [`AddressSpace`](crate::iova::AddressSpace).
+//! A [`Device`] hands out config space, register windows and reset, and joins one [`AddressSpace`].
 //! It starts with bus mastering off; a driver turns it on once its rings are valid ([`Device::start_dma`]) and off before
 //! anything that the device can reach is unmapped. Its health moves one way: `Open -> Running -> Failed | Gone`, and a
 //! reset brings `Failed` back to `Open`. Behind it stands a [`Backend`]: a software device today
