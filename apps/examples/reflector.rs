@@ -10,6 +10,7 @@ use pollring::buffer::{Both, Burst, Pool, PoolConfig};
 use pollring::bus::{Device, simulated};
 use pollring::hugepages::Pages;
 use pollring::iova::AddressSpace;
+use pollring::os::allowed_cores;
 use pollring::port::{Port, PortConfig, Queues, RxQueue, TxQueue};
 use pollring::worker::{IdlePolicy, Poller, Progress, Turn, Worker, WorkerConfig};
 use pollring_simulator::igb::{Igb, IgbConfig};
@@ -112,7 +113,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             pollers.push(Box::new(Reflector { rx, tx, burst: Burst::new(), answered: answered.clone() }));
         }
     }
-    let config = WorkerConfig { name: "reflector".to_owned(), core: None, idle: IdlePolicy::Pause };
+    let core = allowed_cores()?.as_slice().last().copied();
+    let config = WorkerConfig { name: "reflector".to_owned(), core, idle: IdlePolicy::Pause };
     let worker = Worker::start(config, pollers)?;
 
     asking.store(true, Ordering::Relaxed);

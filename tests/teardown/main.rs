@@ -7,6 +7,7 @@ use pollring::iova::AddressSpace;
 use pollring::port::{Port, PortConfig, PortError, Queues, RxQueue, TxQueue};
 use pollring::worker::{IdlePolicy, Poller, Progress, Turn, Worker, WorkerConfig, WorkerError};
 use pollring_drivers::nic::igb::IgbPort;
+use pollring_simulator::igb::Defect;
 use pollring_tests::*;
 
 /// A started side with frames in both rings, on the wire and in a burst.
@@ -197,6 +198,45 @@ fn reopened(side: Side) -> Side {
     };
     let pool = pollring::buffer::Pool::new(&config, &[&space]).unwrap();
     Side { igb, iommu, space, pool, port, outer }
+}
+
+#[test]
+fn each_defect_fails_in_time_or_is_got_round() {
+    for defect in Defect::ALL {
+        let mut side = Side::new(0, |_| {});
+        side.igb.stick(defect);
+        let before = std::time::Instant::now();
+        let started = side.port.start(&PortConfig::new(&side.pool));
+        assert!(before.elapsed() < std::time::Duration::from_secs(5), "{defect:?} held the start up");
+        match defect {
+            Defect::ResetNeverEnds | Defect::RxNeverEnables | Defect::TxNeverEnables => {
+                let error = started.err().unwrap();
+                assert!(matches!(error, PortError::Timeout { .. }), "{defect:?}: {error}");
+                assert!(matches!(side.port.health(), Health::Failed(_)), "{defect:?}: {}", side.port.health());
+            }
+            // The address was read when the port was opened; a link that never comes up is a state, not a failure.
+            _ => side.port.stop(started.unwrap()).unwrap_or_else(|error| panic!("{defect:?}: {error}")),
+        }
+        assert_quiet(&side);
+        assert_home(&side);
+        side.igb.heal(defect);
+        let (rx, tx) = side.start(64);
+        assert_eq!(side.port.health(), Health::Running);
+        side.port.stop(Queues { rx: vec![rx], tx: vec![tx] }).unwrap();
+    }
+}
+
+#[test]
+fn the_address_comes_from_the_nvm_when_the_reset_did_not_load_it() {
+    let (igb, iommu, _outer) = device(7, |_| {});
+    igb.stick(Defect::AddressNotLoaded);
+    let open = || {
+        let device = Device::open("sim:igb#7", simulated::backend(igb.clone(), iommu.clone())).unwrap();
+        IgbPort::open(device, &AddressSpace::new("nvm", iommu.clone()))
+    };
+    assert_eq!(open().unwrap().mac().0, mac(7));
+    igb.stick(Defect::NvmNeverDone);
+    assert!(matches!(open().err().unwrap(), PortError::Timeout { step: "read the NVM", .. }));
 }
 
 #[test]

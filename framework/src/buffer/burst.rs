@@ -165,7 +165,8 @@ impl Burst {
 
 impl Drop for Burst {
     fn drop(&mut self) {
-        while self.pop_chain().is_some() {}
+        // The chains drop with their deque.
+        self.words().iter().filter(|word| **word != CHAIN).for_each(|word| drop(Frame::from_word(*word)));
     }
 }
 

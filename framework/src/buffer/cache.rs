@@ -6,7 +6,7 @@
 
 use super::magazine::MAGAZINE;
 use super::pool::{Handle, Level};
-use super::{Access, BURST, Burst, Frame, Pool, pool, pool_of};
+use super::{Access, BURST, Burst, Chain, Frame, Pool, Segment, pool, pool_of};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -140,8 +140,11 @@ impl Caches {
         if burst.is_plain() && self.put_block(burst.words()) {
             burst.advance(BURST);
         }
-        while let Some(chain) = burst.pop_chain() {
-            chain.into_segments().for_each(|segment| self.put_segment(segment));
+        while !burst.is_empty() {
+            match burst.pop() {
+                Some(frame) => self.put(frame),
+                None => burst.pop_chain().into_iter().for_each(|chain| self.put_chain(chain)),
+            }
         }
     }
 
@@ -155,10 +158,14 @@ impl Caches {
         std::mem::take(&mut self.cookies)
     }
 
-    pub(crate) fn put_segment(&mut self, segment: super::Segment) {
+    pub(crate) fn put_chain(&mut self, chain: Chain) {
+        chain.into_segments().for_each(|segment| self.put_segment(segment));
+    }
+
+    pub(crate) fn put_segment(&mut self, segment: Segment) {
         match segment {
-            super::Segment::Frame(frame) => self.put(frame),
-            super::Segment::Span(span) => self.cookies.push(span.cookie),
+            Segment::Frame(frame) => self.put(frame),
+            Segment::Span(span) => self.cookies.push(span.cookie),
         }
     }
 

@@ -51,6 +51,15 @@ pub struct Capabilities {
 }
 
 /// What a port is asked to do.
+///
+/// Memory that devices may not fill is no place to receive to, and the compiler says so:
+///
+/// ```compile_fail,E0308
+/// # use pollring::{buffer::{Pool, ToDevice}, port::PortConfig};
+/// fn refused(pool: &Pool<ToDevice>) -> PortConfig {
+///     PortConfig::new(pool)
+/// }
+/// ```
 #[derive(Clone)]
 pub struct PortConfig {
     /// Queue pairs; flows are spread over them by RSS when there are several.

@@ -208,7 +208,7 @@ impl<D: Descriptor> TransmitRing<D> {
                 self.write_chain(chain, describe);
             } else {
                 done.rejected += 1;
-                chain.into_segments().for_each(|segment| caches.put_segment(segment));
+                caches.put_chain(chain);
             }
         }
     }

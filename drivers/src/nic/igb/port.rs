@@ -192,6 +192,13 @@ impl IgbPort {
         node
     }
 
+    /// STATUS has reserved zeros (8.2.2), so all ones is no state of a device that is on its bus: it has hung.
+    fn check_registers(&self) {
+        if self.registers.read(STATUS) == u32::MAX && self.health() == Health::Running {
+            self.device.status().fail("its registers read as all ones although it is on its bus");
+        }
+    }
+
     fn wrong_state(&self, step: &'static str, state: &'static str) -> PortError {
         PortError::State { step, port: self.uri().to_owned(), state }
     }
@@ -224,6 +231,9 @@ impl Port for IgbPort {
             let _ = self.end_dma();
             self.session.end();
         }
+        if let Err(PortError::Timeout { step, .. }) = &started {
+            self.device.status().fail(format!("it did not {step} in time"));
+        }
         let (run, queues) = started?;
         self.run = Some(run);
         Ok(queues)
@@ -248,10 +258,12 @@ impl Port for IgbPort {
     }
 
     fn link(&mut self) -> Link {
-        match self.run {
-            Some(_) => self.link.poll(&self.registers),
-            None => Link::Down,
+        if self.run.is_none() {
+            return Link::Down;
         }
+        let link = self.link.poll(&self.registers);
+        self.check_registers();
+        link
     }
 
     fn set_promiscuous(&mut self, promiscuous: Promiscuous) -> Result<(), PortError> {
