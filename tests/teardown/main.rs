@@ -212,7 +212,11 @@ fn each_defect_fails_in_time_or_is_got_round() {
             Defect::ResetNeverEnds | Defect::RxNeverEnables | Defect::TxNeverEnables => {
                 let error = started.err().unwrap();
                 assert!(matches!(error, PortError::Timeout { .. }), "{defect:?}: {error}");
-                assert!(matches!(side.port.health(), Health::Failed(_)), "{defect:?}: {}", side.port.health());
+                assert!(
+                    matches!(side.port.health(), Health::Failed(_)),
+                    "{defect:?}: {}",
+                    side.port.health()
+                );
             }
             // The address was read when the port was opened; a link that never comes up is a state, not a failure.
             _ => side.port.stop(started.unwrap()).unwrap_or_else(|error| panic!("{defect:?}: {error}")),

@@ -225,3 +225,71 @@ impl Assembly<'_> {
         ForwarderConfig { from, to, rewrite, burst: *burst, primer, manners, home: self.home.clone() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::options::tests::plan;
+    use super::super::simulated::{PRIMER, Rig};
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    fn wait(what: &str, mut done: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !done() {
+            assert!(start.elapsed() < Duration::from_secs(30), "{what} did not happen");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Traffic is under way.
+    fn running(line: &str) -> (Rig, Engine) {
+        let plan = plan(line).unwrap();
+        let rig = Rig::start(&plan).unwrap();
+        let setup = Setup::open(&plan, rig.devices()).unwrap();
+        let mut engine = Engine::start(&plan, setup, PRIMER).unwrap();
+        wait("the link", || engine.links_are_up() && engine.is_polling());
+        rig.offer();
+        wait("traffic", || engine.look().iter().all(|port| port.statistics.tx.frames > 1000));
+        (rig, engine)
+    }
+
+    fn assert_nothing_leaked(ended: &Ended) {
+        assert!(ended.pools.iter().all(|pool| pool.leaked == 0), "{:?}", ended.pools);
+    }
+
+    #[test]
+    fn a_stop_in_full_traffic_loses_no_buffer() {
+        for line in ["", "--queues 3 --prime 7 --pages small", "sim:igb,delay=50"] {
+            let (_rig, engine) = running(line);
+            assert!(!engine.is_broken());
+            let ended = engine.stop();
+            assert!(ended.errors.is_empty(), "{:?}", ended.errors);
+            assert!(ended.ports.iter().all(|port| port.health == Health::Running), "{:?}", ended.ports);
+            assert_nothing_leaked(&ended);
+        }
+    }
+
+    #[test]
+    fn a_worker_that_panics_ends_the_run_and_loses_no_buffer() {
+        let (_rig, engine) = running("");
+        engine.workers[0].1.post(Box::new(|_, _| panic!("on purpose"))).unwrap();
+        wait("the end of the worker", || engine.is_broken());
+        let ended = engine.stop();
+        assert!(ended.errors.len() == 1 && ended.errors[0].contains("on purpose"), "{:?}", ended.errors);
+        assert_nothing_leaked(&ended);
+    }
+
+    #[test]
+    fn a_device_that_goes_ends_the_run_and_loses_no_buffer() {
+        let (rig, mut engine) = running("");
+        rig.unplug(1);
+        // Reading its counters is what finds out.
+        wait("the loss of the device", || {
+            engine.look();
+            engine.is_broken()
+        });
+        let ended = engine.stop();
+        assert_eq!(ended.ports[1].health, Health::Gone);
+        assert_nothing_leaked(&ended);
+    }
+}

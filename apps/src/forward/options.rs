@@ -3,8 +3,8 @@
 //! A value is checked where it is parsed, so an error names the option, what was given and what it may be. What depends on a port's
 //! capabilities is checked by `setup`, before memory is taken.
 
-use super::super::output::Format;
 use crate::error::AppError;
+use crate::output::Format;
 use crate::ports::SimulatedIgb;
 use clap::{Args, ValueEnum};
 use pollring::buffer::BURST;
@@ -262,7 +262,7 @@ fn not_a_mac() -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use clap::Parser;
 
@@ -272,7 +272,8 @@ mod tests {
         arguments: Arguments,
     }
 
-    fn plan(line: &str) -> Result<Plan, String> {
+    /// What a command line comes to.
+    pub(in crate::forward) fn plan(line: &str) -> Result<Plan, String> {
         let words = std::iter::once("forward").chain(line.split_whitespace());
         let line = Line::try_parse_from(words).map_err(|error| error.to_string())?;
         Plan::new(&line.arguments).map_err(|error| error.to_string())

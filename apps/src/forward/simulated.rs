@@ -101,6 +101,12 @@ impl Rig {
         self.runner.is_running()
     }
 
+    /// Takes a device off its bus.
+    #[cfg(test)]
+    pub(super) fn unplug(&self, position: usize) {
+        self.devices[position].unplug();
+    }
+
     /// Ends the thread; gives what arrived, and what the devices hold against their driver.
     pub(super) fn stop(self) -> (Tally, Vec<String>) {
         let mut errors: Vec<String> =
