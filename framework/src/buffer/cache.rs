@@ -125,7 +125,11 @@ impl Caches {
         let wanted = count.min(burst.room());
         let Some(cache) = self.of(pool.id()) else { return 0 };
         let words = cache.take(wanted);
-        burst.slots()[..words.len()].copy_from_slice(words);
+        // Not a memcpy: its wide loads would wait for the narrower stores with which these frames were just put back.
+        let ((blocks, rest), slots) = (words.as_chunks::<4>(), burst.slots());
+        let (slot_blocks, _) = slots.as_chunks_mut::<4>();
+        slot_blocks.iter_mut().zip(blocks).for_each(|(slot, block)| *slot = *block);
+        slots[words.len() - rest.len()..words.len()].copy_from_slice(rest);
         burst.filled(words.len());
         words.len()
     }
