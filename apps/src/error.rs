@@ -6,6 +6,7 @@
 use crate::ports::UriError;
 use pollring::buffer::PoolError;
 use pollring::bus::BusError;
+use pollring::bus::vfio::VfioError;
 use pollring::hugepages::pool::PoolError as HugePagesError;
 use pollring::iova::IovaError;
 use pollring::os::AffinityError;
@@ -39,6 +40,9 @@ pub(crate) enum AppError {
     /// A device.
     #[error(transparent)]
     Bus(#[from] BusError),
+    /// The kernel's VFIO.
+    #[error(transparent)]
+    Vfio(#[from] VfioError),
     /// A port.
     #[error(transparent)]
     Port(#[from] PortError),
@@ -69,6 +73,7 @@ impl AppError {
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
             AppError::Usage(_) | AppError::Uri(_) | AppError::Cores(_) | AppError::Pool(_) => 2,
+            AppError::Vfio(_) => 2,
             AppError::HugePages(error) if can_be_helped(error) => 2,
             AppError::Port(PortError::Config { .. } | PortError::Rings(_)) => 2,
             AppError::Worker(WorkerError::Pin { .. }) => 2,

@@ -1,13 +1,13 @@
 //! Names of ports: `SCHEME:REST`, as the user writes them.
 //!
-//! A name is parsed once, before anything is opened. Today only simulated devices open; the other schemes of the design are
+//! A name is parsed once, before anything is opened. PCI functions and simulated devices open; the other schemes of the design are
 //! known by name and refused, so that nobody takes a typing error for a missing feature or the other way round.
 
 use pollring::bus::{BadPciAddress, PciAddress};
 use std::str::FromStr;
 use thiserror::Error;
 
-/// What opens in this version, for error texts and `pollring devices`.
+/// What opens without any device, for error texts and `pollring devices`.
 pub(crate) const SIMULATED_FORMS: &[(&str, &str)] = &[
     ("sim:igb", "software model of an Intel 82576 (8086:10c9)"),
     (
@@ -18,7 +18,6 @@ pub(crate) const SIMULATED_FORMS: &[(&str, &str)] = &[
 
 /// Schemes of later versions, and what each needs.
 const LATER: &[(&str, &str)] = &[
-    ("pci", "PCI functions need VFIO"),
     ("vfio-user", "devices of another process need the vfio-user client"),
     ("vhost-user", "ports of a virtual machine need the vhost-user front end"),
     ("memif", "shared-memory ports need memif"),
@@ -31,9 +30,25 @@ const LATER: &[(&str, &str)] = &[
 
 /// A port that can be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SimulatedIgb {
-    /// The name as the user wrote it.
+pub(crate) struct PortName {
+    /// The name, as the user wrote it but for a PCI address, which is written out.
     pub(crate) uri: String,
+    /// What it names.
+    pub(crate) target: Target,
+}
+
+/// What a name stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// A PCI function, through VFIO.
+    Pci(PciAddress),
+    /// A software device of this process.
+    Simulated(SimulatedIgb),
+}
+
+/// A software igb.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SimulatedIgb {
     /// Decides the order of late write-backs; `None` takes the run's seed.
     pub(crate) seed: Option<u64>,
     /// Steps by which a write-back is late at most; 0 writes back at once.
@@ -50,9 +65,7 @@ pub(crate) enum UriError {
         uri: String,
     },
     /// A PCI address without its scheme.
-    #[error(
-        "port `{0}` is a PCI address without a scheme; write `pci:{0}` (from the version that has VFIO), or `sim:igb` now"
-    )]
+    #[error("port `{0}` is a PCI address without a scheme; write `pci:{0}`")]
     BareAddress(PciAddress),
     /// A scheme that does not exist.
     #[error("port `{uri}`: there is no scheme `{scheme}`; schemes: {}", schemes())]
@@ -100,13 +113,13 @@ const MOST_DELAY_STEPS: u32 = 1000;
 
 fn schemes() -> String {
     let later: Vec<&str> = LATER.iter().map(|(scheme, _)| *scheme).collect();
-    format!("sim; in later versions also {}", later.join(", "))
+    format!("pci, sim; in later versions also {}", later.join(", "))
 }
 
-impl FromStr for SimulatedIgb {
+impl FromStr for PortName {
     type Err = UriError;
 
-    fn from_str(uri: &str) -> Result<SimulatedIgb, UriError> {
+    fn from_str(uri: &str) -> Result<PortName, UriError> {
         if let Ok(address) = uri.parse() {
             return Err(UriError::BareAddress(address));
         }
@@ -114,15 +127,15 @@ impl FromStr for SimulatedIgb {
         match scheme {
             "sim" => simulated(uri, rest),
             "pci" => {
-                let _: PciAddress = rest.parse()?;
-                later(uri, scheme)
+                let address: PciAddress = rest.parse()?;
+                Ok(PortName { uri: format!("pci:{address}"), target: Target::Pci(address) })
             }
             _ => later(uri, scheme),
         }
     }
 }
 
-fn later(uri: &str, scheme: &str) -> Result<SimulatedIgb, UriError> {
+fn later(uri: &str, scheme: &str) -> Result<PortName, UriError> {
     let (uri, scheme) = (uri.to_owned(), scheme.to_owned());
     Err(match LATER.iter().find(|(name, _)| *name == scheme) {
         Some((_, needs)) => UriError::NotInThisVersion { uri, needs },
@@ -130,7 +143,7 @@ fn later(uri: &str, scheme: &str) -> Result<SimulatedIgb, UriError> {
     })
 }
 
-fn simulated(uri: &str, rest: &str) -> Result<SimulatedIgb, UriError> {
+fn simulated(uri: &str, rest: &str) -> Result<PortName, UriError> {
     let mut parts = rest.split(',');
     let model = parts.next().unwrap_or_default();
     if model != "igb" {
@@ -147,7 +160,8 @@ fn simulated(uri: &str, rest: &str) -> Result<SimulatedIgb, UriError> {
         };
         known.ok_or_else(|| UriError::BadOption { uri: uri.to_owned(), option: option.to_owned() })?;
     }
-    Ok(SimulatedIgb { uri: uri.to_owned(), seed, delay_steps: delay.unwrap_or(0) })
+    let device = SimulatedIgb { seed, delay_steps: delay.unwrap_or(0) };
+    Ok(PortName { uri: uri.to_owned(), target: Target::Simulated(device) })
 }
 
 #[cfg(test)]
@@ -155,15 +169,16 @@ mod tests {
     use super::*;
 
     fn text_of(uri: &str) -> String {
-        uri.parse::<SimulatedIgb>().unwrap_err().to_string()
+        uri.parse::<PortName>().unwrap_err().to_string()
     }
 
     #[test]
     fn simulated_devices_take_options_in_any_order() {
-        let plain = SimulatedIgb { uri: "sim:igb".into(), seed: None, delay_steps: 0 };
-        assert_eq!("sim:igb".parse::<SimulatedIgb>().unwrap(), plain);
-        let odd = "sim:igb,delay=9,seed=18446744073709551615".parse::<SimulatedIgb>().unwrap();
-        assert_eq!((odd.seed, odd.delay_steps), (Some(u64::MAX), 9));
+        let named = |uri: &str| uri.parse::<PortName>().unwrap();
+        let plain = Target::Simulated(SimulatedIgb { seed: None, delay_steps: 0 });
+        assert_eq!(named("sim:igb"), PortName { uri: "sim:igb".into(), target: plain });
+        let odd = Target::Simulated(SimulatedIgb { seed: Some(u64::MAX), delay_steps: 9 });
+        assert_eq!(named("sim:igb,delay=9,seed=18446744073709551615").target, odd);
     }
 
     #[test]
@@ -179,12 +194,18 @@ mod tests {
 
     #[test]
     fn later_schemes_are_refused_by_name() {
-        for (scheme, needs) in LATER.iter().filter(|(scheme, _)| *scheme != "pci") {
+        for (scheme, needs) in LATER {
             let text = text_of(&format!("{scheme}:x"));
             assert!(text.contains("not in this version") && text.contains(needs), "{text}");
         }
-        assert!(text_of("pci:0000:01:00.0").contains("VFIO"));
         assert!(text_of("pci:zebra").contains("lspci"));
+    }
+
+    #[test]
+    fn pci_functions_are_written_out() {
+        let short = "pci:01:00.0".parse::<PortName>().unwrap();
+        assert_eq!(short, "pci:0000:01:00.0".parse().unwrap());
+        assert_eq!(short.uri, "pci:0000:01:00.0");
     }
 
     #[test]

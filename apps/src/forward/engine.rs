@@ -148,7 +148,7 @@ fn is_ill(health: &Health) -> bool {
 
 /// A device that reached for memory which it was not given was told a wrong address, or made one up.
 fn faults(open: &OpenPort) -> Option<String> {
-    let (count, kept) = open.iommu.faults();
+    let (count, kept) = open.iommu.as_ref()?.faults();
     let first = kept.first()?;
     let text =
         format!("port `{}`: the IOMMU refused its device {count} accesses, the first {first:?}", open.uri);
@@ -212,7 +212,7 @@ impl Assembly<'_> {
     }
 
     fn config(&self, from: QueueOf, to: QueueOf) -> ForwarderConfig {
-        let Plan { mode, destination, burst, prime, cores, allowed_cores, .. } = self.plan;
+        let Plan { mode, destination, burst, prime, cores, allowed_cores, simulated, .. } = self.plan;
         let source = self.macs.get(to.port).copied().unwrap_or(MacAddress([0; 6]));
         let primer = self.prime_pool.filter(|_| to.pair == 0).map(|pool| Primer {
             pool: pool.clone(),
@@ -220,7 +220,8 @@ impl Assembly<'_> {
             bytes: self.primer.to_vec(),
         });
         // The simulator polls too.
-        let manners = if cores.len() + 1 >= *allowed_cores { Manners::Yield } else { Manners::Keep };
+        let crowded = *simulated && cores.len() + 1 >= *allowed_cores;
+        let manners = if crowded { Manners::Yield } else { Manners::Keep };
         let rewrite = Rewrite::new(*mode, source, *destination);
         ForwarderConfig { from, to, rewrite, burst: *burst, primer, manners, home: self.home.clone() }
     }

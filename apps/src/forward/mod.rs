@@ -43,14 +43,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), AppError> {
     let plan = Plan::new(arguments)?;
     let stop = StopFlag::install()?;
     let mut screen = Screen::new(plan.format);
-    screen.line(GREETING);
-    let rig = Rig::start(&plan)?;
-    let setup = Setup::open(&plan, rig.devices())?;
+    let rig = if plan.simulated { Some(Rig::start(&plan)?) } else { None };
+    rig.iter().for_each(|_| screen.line(GREETING));
+    let setup = Setup::open(&plan, rig.as_ref().map(Rig::devices).unwrap_or_default())?;
     setup.note.iter().for_each(|note| screen.line(note));
     let engine = Engine::start(&plan, setup, simulated::PRIMER)?;
     let mut run = Run { plan: &plan, engine, rig, stop, screen };
     run.await_links();
-    run.rig.offer();
+    run.begin();
     let (stopped_by, elapsed) = run.watch();
     run.drain();
     run.finish(stopped_by, elapsed)
@@ -58,13 +58,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), AppError> {
 
 /// The first line: what this is, and how to get the real thing.
 const GREETING: &str = "simulated: these ports are software devices, no frame leaves this process; name real ones as \
-    `pollring forward pci:0000:01:00.0 pci:0000:02:00.0`, from the version that has VFIO";
+    `pollring forward pci:0000:01:00.0 pci:0000:02:00.0` (`pollring devices` lists them)";
 
 /// Everything that runs.
 struct Run<'a> {
     plan: &'a Plan,
     engine: Engine,
-    rig: Rig,
+    /// Of simulated ports.
+    rig: Option<Rig>,
     stop: StopFlag,
     screen: Screen,
 }
@@ -79,6 +80,14 @@ impl Run<'_> {
                 return;
             }
             thread::sleep(TICK / 20);
+        }
+    }
+
+    /// Lets traffic in: frames of real ports come anyway, and who waits for that may wait for this line.
+    fn begin(&mut self) {
+        match &self.rig {
+            Some(rig) => rig.offer(),
+            None => self.screen.line("forwarding; end it with SIGINT (Ctrl-C) or SIGTERM"),
         }
     }
 
@@ -108,7 +117,7 @@ impl Run<'_> {
     fn reason_to_end(&self, elapsed: Duration) -> Option<StoppedBy> {
         if self.stop.is_set() {
             Some(StoppedBy::Signal)
-        } else if self.engine.is_broken() || !self.rig.is_running() {
+        } else if self.engine.is_broken() || self.rig.as_ref().is_some_and(|rig| !rig.is_running()) {
             Some(StoppedBy::Failure)
         } else if self.screen.is_lost() && self.plan.format == Format::People {
             Some(StoppedBy::Reader)
@@ -130,9 +139,10 @@ impl Run<'_> {
 
     /// Ends the generators and lets the frames arrive that are under way.
     fn drain(&self) {
-        self.rig.end_offer();
+        let Some(rig) = &self.rig else { return };
+        rig.end_offer();
         let start = Instant::now();
-        while self.rig.outstanding_frames() > 0 && start.elapsed() < DRAIN_LIMIT && !self.engine.is_broken() {
+        while rig.outstanding_frames() > 0 && start.elapsed() < DRAIN_LIMIT && !self.engine.is_broken() {
             thread::sleep(TICK / 20);
         }
     }
@@ -140,11 +150,12 @@ impl Run<'_> {
     fn finish(self, stopped_by: StoppedBy, elapsed: Duration) -> Result<(), AppError> {
         let Run { plan, engine, rig, mut screen, .. } = self;
         let mut ended = engine.stop();
-        let (tally, errors) = rig.stop();
+        let simulated = rig.is_some();
+        let (tally, errors) = rig.map(Rig::stop).unwrap_or_default();
         ended.errors.extend(errors);
         let summary = Summary {
             duration_s: elapsed.as_secs_f64(),
-            simulated: true,
+            simulated,
             mode: plan.mode,
             seed: plan.seed,
             stopped_by,

@@ -5,7 +5,7 @@
 
 use crate::error::AppError;
 use crate::output::Format;
-use crate::ports::SimulatedIgb;
+use crate::ports::{PortName, Target};
 use clap::{Args, ValueEnum};
 use pollring::buffer::BURST;
 use pollring::os::{AffinityError, allowed_cores};
@@ -92,7 +92,9 @@ pub(crate) struct Arguments {
 /// What to do: checked arguments, defaults filled in.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    pub(crate) ports: Vec<SimulatedIgb>,
+    pub(crate) ports: Vec<PortName>,
+    /// Whether the ports are software devices; all are or none is.
+    pub(crate) simulated: bool,
     pub(crate) mode: Mode,
     /// `None` runs until it is stopped.
     pub(crate) duration: Option<Duration>,
@@ -123,8 +125,8 @@ impl Plan {
     /// # Errors
     /// The first thing that does not fit.
     pub(crate) fn new(arguments: &Arguments) -> Result<Plan, AppError> {
-        let ports =
-            arguments.ports.iter().map(|uri| uri.parse()).collect::<Result<Vec<SimulatedIgb>, _>>()?;
+        let ports = arguments.ports.iter().map(|uri| uri.parse()).collect::<Result<Vec<PortName>, _>>()?;
+        let simulated = all_simulated(&ports)?;
         if arguments.dst.is_some() && arguments.mode != Mode::MacRewrite {
             let mode = arguments.mode.as_str();
             return Err(AppError::Usage(format!(
@@ -135,8 +137,9 @@ impl Plan {
         let (cores, allowed_cores) = choose_cores(arguments.cores.as_ref(), pairs)?;
         Ok(Plan {
             ports,
+            simulated,
             mode: arguments.mode,
-            duration: Some(arguments.duration.unwrap_or(SIMULATED_DURATION)),
+            duration: arguments.duration.or(simulated.then_some(SIMULATED_DURATION)),
             cores,
             allowed_cores,
             burst: arguments.burst,
@@ -154,6 +157,26 @@ impl Plan {
     /// The port that `port` forwards to.
     pub(crate) fn partner(&self, port: usize) -> usize {
         if port ^ 1 < self.ports.len() { port ^ 1 } else { port }
+    }
+}
+
+/// Whether the ports are simulated. Each is named once, and real ones stand beside real ones: the far ends of simulated wires
+/// check what they sent themselves.
+fn all_simulated(ports: &[PortName]) -> Result<bool, AppError> {
+    let simulated = |port: &PortName| matches!(port.target, Target::Simulated(_));
+    let first = ports.first().is_none_or(simulated);
+    if let Some(other) = ports.iter().find(|port| simulated(port) != first) {
+        return Err(AppError::Usage(format!(
+            "port `{}`: simulated and real ports do not forward to each other; name ports of one kind",
+            other.uri
+        )));
+    }
+    let twice = |(at, port): &(usize, &PortName)| !first && ports[..*at].contains(port);
+    match ports.iter().enumerate().find(twice) {
+        Some((_, port)) => {
+            Err(AppError::Usage(format!("port `{}` is named twice; name each once", port.uri)))
+        }
+        None => Ok(first),
     }
 }
 
@@ -291,6 +314,12 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn real_ports_run_until_they_are_stopped() {
+        let plan = plan("pci:0000:01:00.0 pci:0000:02:00.0").unwrap();
+        assert_eq!((plan.simulated, plan.duration), (false, None));
+    }
+
+    #[test]
     fn ports_pair_up_and_an_odd_last_one_turns_back() {
         let plan = plan("sim:igb sim:igb sim:igb").unwrap();
         assert_eq!([0, 1, 2].map(|port| plan.partner(port)), [1, 0, 2]);
@@ -353,7 +382,8 @@ pub(super) mod tests {
             "--pages 1G",
             "--dst 02:00:00:00:00:01",
             "--cores 8191",
-            "pci:0000:01:00.0",
+            "pci:0000:01:00.0 sim:igb",
+            "pci:0000:01:00.0 pci:01:00.0",
         ] {
             assert!(plan(line).is_err(), "{line}");
         }

@@ -1,14 +1,16 @@
 //! From a plan to ports that are open and memory that they share.
 //!
-//! Each port sits in an address space of its own. Its pool is mapped there for reading and writing, and in its partner's space for
+//! Each port sits in an address space of its own, unless the IOMMU cannot tell two functions apart. Its pool is mapped there for reading and writing, and in its partner's space for
 //! reading only: a port can fill its own buffers and send the other's. The order is: open the device, look at what it can do, then
 //! take memory.
 
 use super::options::{PageChoice, Plan};
 use crate::error::AppError;
+use crate::ports::Target;
 use pollring::buffer::{Access, BURST, Both, Pool, PoolConfig, PoolError, ToDevice};
-use pollring::bus::Device;
 use pollring::bus::simulated::{self, SimulatedIommu, SoftwareDevice};
+use pollring::bus::vfio::{self, Container};
+use pollring::bus::{Device, PciAddress};
 use pollring::hugepages::{PageSize, Pages};
 use pollring::iova::AddressSpace;
 use pollring::port::{Port, PortConfig, PortError, Promiscuous};
@@ -23,8 +25,8 @@ pub(super) struct OpenPort {
     pub(super) port: Box<dyn Port>,
     pub(super) pool: Pool<Both>,
     pub(super) config: PortConfig,
-    /// Counts what the device tried and may not.
-    pub(super) iommu: Arc<SimulatedIommu>,
+    /// Counts what a simulated device tried and may not; of real ones the kernel's log tells.
+    pub(super) iommu: Option<Arc<SimulatedIommu>>,
 }
 
 /// All ports, and the memory that they send at the start.
@@ -35,29 +37,39 @@ pub(super) struct Setup {
     pub(super) note: Option<String>,
 }
 
+/// A port before it has memory.
+struct Opened {
+    port: Box<dyn Port>,
+    space: AddressSpace,
+    iommu: Option<Arc<SimulatedIommu>>,
+}
+
 impl Setup {
-    /// Opens `devices`, one for each port of the plan.
+    /// Opens the ports of the plan; `devices` are the simulated ones, one for each.
     ///
     /// # Errors
     /// No driver, a device that does not answer, numbers that a port cannot do, no memory.
     pub(super) fn open(plan: &Plan, devices: Vec<Arc<dyn SoftwareDevice>>) -> Result<Setup, AppError> {
         let mut opened = Vec::new();
-        for (named, device) in plan.ports.iter().zip(devices) {
-            let iommu = Arc::new(SimulatedIommu::default());
-            let space = AddressSpace::new(&named.uri, iommu.clone());
-            let port = open_simulated(&named.uri, device, &iommu, &space)?;
-            check(plan, port.as_ref())?;
-            opened.push((port, space, iommu));
+        let (mut devices, mut functions) = (devices.into_iter(), Functions::default());
+        for named in &plan.ports {
+            let made = match (&named.target, devices.next()) {
+                (Target::Pci(address), _) => functions.open(&named.uri, *address)?,
+                (Target::Simulated(_), Some(device)) => open_simulated(&named.uri, device)?,
+                (Target::Simulated(_), None) => continue,
+            };
+            check(plan, made.port.as_ref())?;
+            opened.push(made);
         }
         let mut memory = Memory { choice: plan.pages, shortage: None, huge_pages: 0 };
-        let spaces: Vec<AddressSpace> = opened.iter().map(|(_, space, _)| space.clone()).collect();
+        let spaces: Vec<AddressSpace> = opened.iter().map(|made| made.space.clone()).collect();
         let mut ports = Vec::new();
-        for (position, (port, space, iommu)) in opened.into_iter().enumerate() {
+        for (position, Opened { port, space, iommu }) in opened.into_iter().enumerate() {
             let frames = pool_frames(plan, plan.frames)?;
             let pool: Pool<Both> = memory.pool(&format!("port {position}"), frames, &[&space])?;
-            let partner = plan.partner(position);
-            if partner != position {
-                pool.share(&spaces[partner])?;
+            let partner = &spaces[plan.partner(position)];
+            if !partner.is(&space) {
+                pool.share(partner)?;
             }
             let config = port_config(plan, &pool);
             ports.push(OpenPort { uri: plan.ports[position].uri.clone(), port, pool, config, iommu });
@@ -67,14 +79,8 @@ impl Setup {
     }
 }
 
-/// Puts a software device behind its IOMMU and finds its driver, as for any PCI function.
-fn open_simulated(
-    uri: &str,
-    device: Arc<dyn SoftwareDevice>,
-    iommu: &Arc<SimulatedIommu>,
-    space: &AddressSpace,
-) -> Result<Box<dyn Port>, AppError> {
-    let device = Device::open(uri, simulated::backend(device, iommu.clone()))?;
+/// The driver of a device, found by its ids.
+fn open_with_driver(uri: &str, device: Device, space: &AddressSpace) -> Result<Box<dyn Port>, AppError> {
     let (vendor, id) = device.id();
     let entry = pollring_drivers::find(pollring_drivers::builtin(), vendor, id).ok_or_else(|| {
         AppError::Usage(format!(
@@ -82,6 +88,39 @@ fn open_simulated(
         ))
     })?;
     Ok((entry.open)(device, space)?)
+}
+
+/// Puts a software device behind an IOMMU of its own.
+fn open_simulated(uri: &str, device: Arc<dyn SoftwareDevice>) -> Result<Opened, AppError> {
+    let iommu = Arc::new(SimulatedIommu::default());
+    let space = AddressSpace::new(uri, iommu.clone());
+    let device = Device::open(uri, simulated::backend(device, iommu.clone()))?;
+    let port = open_with_driver(uri, device, &space)?;
+    Ok(Opened { port, space, iommu: Some(iommu) })
+}
+
+/// PCI functions of this run, and which containers they are in.
+#[derive(Default)]
+struct Functions(Vec<(u32, Arc<Container>, AddressSpace)>);
+
+impl Functions {
+    /// Opens a function in a space of its own, or in that of the function with which it shares an IOMMU group.
+    fn open(&mut self, uri: &str, address: PciAddress) -> Result<Opened, AppError> {
+        let group = vfio::group_of(address)?;
+        let known = self.0.iter().find(|(other, ..)| *other == group);
+        let (container, space) = match known {
+            Some((_, container, space)) => (container.clone(), space.clone()),
+            None => {
+                let container = Container::new()?;
+                let space = AddressSpace::new(uri, container.clone());
+                self.0.push((group, container.clone(), space.clone()));
+                (container, space)
+            }
+        };
+        let device = Device::open(uri, container.open(address)?)?;
+        let port = open_with_driver(uri, device, &space)?;
+        Ok(Opened { port, space, iommu: None })
+    }
 }
 
 /// What the port can do decides before memory is taken; `PortConfig::validate` looks at all of it once more.
@@ -179,7 +218,12 @@ fn prime_pool(
     if plan.prime == 0 {
         return Ok(None);
     }
-    let spaces: Vec<&AddressSpace> = spaces.iter().collect();
+    let mut distinct: Vec<&AddressSpace> = Vec::new();
+    for space in spaces {
+        if !distinct.iter().any(|other| other.is(space)) {
+            distinct.push(space);
+        }
+    }
     let frames = plan.ports.len() * (plan.entries + BURST) + plan.cores.len() * CACHE_FRAMES;
-    Ok(Some(memory.pool("prime", frames.next_multiple_of(1024), &spaces)?))
+    Ok(Some(memory.pool("prime", frames.next_multiple_of(1024), &distinct)?))
 }

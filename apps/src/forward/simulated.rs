@@ -12,7 +12,7 @@
 use super::options::{Mode, Plan};
 use super::summary::Tally;
 use crate::error::AppError;
-use crate::ports::SimulatedIgb;
+use crate::ports::{SimulatedIgb, Target};
 use pollring::bus::simulated::SoftwareDevice;
 use pollring::port::MacAddress;
 use pollring_simulator::igb::{Igb, IgbConfig, Timing};
@@ -62,8 +62,11 @@ impl Rig {
     pub(super) fn start(plan: &Plan) -> Result<Rig, AppError> {
         let (inner, outer): (Vec<_>, Vec<_>) =
             plan.ports.iter().map(|_| wire::pair(WireConfig::default())).unzip();
-        let devices: Vec<Arc<Igb>> =
-            inner.into_iter().enumerate().map(|(position, wire)| device(plan, position, wire)).collect();
+        let devices: Vec<Arc<Igb>> = inner
+            .into_iter()
+            .enumerate()
+            .filter_map(|(position, wire)| device(plan, position, wire))
+            .collect();
         let directions: Arc<[_]> =
             (0..outer.len()).map(|from| Mutex::new(Direction::new(plan, from, &outer))).collect();
         let offering = Arc::new(AtomicBool::new(false));
@@ -187,14 +190,17 @@ fn mac(position: usize) -> MacAddress {
     MacAddress([2, 0, 0, 0x70, high, low])
 }
 
-fn device(plan: &Plan, position: usize, wire: WireEnd) -> Arc<Igb> {
-    let SimulatedIgb { seed, delay_steps, .. } = plan.ports[position];
+/// The device of a simulated port; the plan has no other ports beside one.
+fn device(plan: &Plan, position: usize, wire: WireEnd) -> Option<Arc<Igb>> {
+    let Target::Simulated(SimulatedIgb { seed, delay_steps }) = plan.ports[position].target else {
+        return None;
+    };
     let timing = match delay_steps {
         0 => Timing::Immediate,
         longest => Timing::Delayed { longest },
     };
     let seed = seed.unwrap_or_else(|| plan.seed.wrapping_add(position as u64));
-    Igb::new(IgbConfig { timing, seed, ..IgbConfig::new(mac(position).0, wire) })
+    Some(Igb::new(IgbConfig { timing, seed, ..IgbConfig::new(mac(position).0, wire) }))
 }
 
 fn traffic(plan: &Plan, from: usize) -> TrafficConfig {

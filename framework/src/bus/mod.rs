@@ -3,16 +3,17 @@
 //! A [`Device`] hands out config space, register windows and reset, and joins one [`AddressSpace`].
 //! It starts with bus mastering off; a driver turns it on once its rings are valid ([`Device::start_dma`]) and off before
 //! anything that the device can reach is unmapped. Its health moves one way: `Open -> Running -> Failed | Gone`, and a
-//! reset brings `Failed` back to `Open`. Behind it stands a [`Backend`]: a software device today
-//! ([`simulated`]), VFIO and vfio-user in folders beside it.
+//! reset brings `Failed` back to `Open`. Behind it stands a [`Backend`]: the kernel's VFIO ([`vfio`]) or a software device
+//! ([`simulated`]).
 
 mod address;
 mod registers;
 pub mod simulated;
 mod table;
+pub mod vfio;
 
 pub use address::{BadPciAddress, PciAddress};
-pub use registers::{Doorbell, MappedBar, RegisterFile, Registers};
+pub use registers::{Doorbell, MappedBar, MappedRegister, RegisterFile, Registers};
 pub use table::{Access, Register};
 
 use crate::iova::{AddressSpace, IovaError};
@@ -97,6 +98,8 @@ pub fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
 pub enum Window {
     /// Device memory mapped into this process.
     Mapped(MappedBar),
+    /// Device memory with holes in its mapping, and calls for what lies in them.
+    Partial(MappedBar, Arc<dyn RegisterFile>),
     /// Calls into a software device, and the window's size in bytes.
     Software(Arc<dyn RegisterFile>, usize),
 }
@@ -283,6 +286,7 @@ impl Device {
         self.windows_taken |= bit;
         Ok(match window {
             Window::Mapped(mapped) => Registers::mapped(mapped, self.status.clone()),
+            Window::Partial(mapped, file) => Registers::partial(mapped, file, self.status.clone()),
             Window::Software(file, bytes) => Registers::software(file, bytes, self.status.clone()),
         })
     }

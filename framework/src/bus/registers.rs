@@ -6,6 +6,7 @@
 
 use super::{Health, Status};
 use crate::ring::fence;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -26,13 +27,33 @@ pub trait RegisterFile: Send + Sync {
 #[derive(Clone)]
 enum Target {
     Mapped(Arc<MappedBar>),
+    /// Mapped where the kernel allows it; calls elsewhere.
+    Partial(Arc<MappedBar>, Arc<dyn RegisterFile>),
     Software(Arc<dyn RegisterFile>),
+}
+
+impl Target {
+    /// Where the register at `offset` is.
+    #[inline]
+    fn at(&self, offset: usize) -> Place<'_> {
+        match self {
+            Target::Mapped(bar) => Place::Memory(bar),
+            Target::Partial(bar, _) if bar.has(offset) => Place::Memory(bar),
+            Target::Partial(_, file) | Target::Software(file) => Place::Calls(file),
+        }
+    }
+}
+
+enum Place<'a> {
+    Memory(&'a Arc<MappedBar>),
+    Calls(&'a Arc<dyn RegisterFile>),
 }
 
 /// A BAR that the kernel mapped for this process.
 pub struct MappedBar {
     base: NonNull<u8>,
     bytes: usize,
+    areas: Vec<Range<usize>>,
     /// Keeps the mapping, and unmaps when the last window and doorbell are gone.
     _owner: Box<dyn Send + Sync>,
 }
@@ -46,18 +67,27 @@ impl MappedBar {
     /// Wraps a mapping of device memory.
     ///
     /// # Safety
-    /// `base..base + bytes` is mapped, 4-byte aligned, and stays so until `owner` is dropped; nothing in this process makes
-    /// Rust references to it.
-    pub unsafe fn new(base: NonNull<u8>, bytes: usize, owner: Box<dyn Send + Sync>) -> MappedBar {
-        MappedBar { base, bytes, _owner: owner }
+    /// The `areas`, which are offsets within `base..base + bytes`, are mapped, `base` is 4-byte aligned, and both stay so until
+    /// `owner` is dropped; nothing in this process makes Rust references to them.
+    pub unsafe fn new(
+        base: NonNull<u8>,
+        bytes: usize,
+        areas: Vec<Range<usize>>,
+        owner: Box<dyn Send + Sync>,
+    ) -> MappedBar {
+        MappedBar { base, bytes, areas, _owner: owner }
+    }
+
+    /// Whether the register at `offset` is mapped.
+    #[inline]
+    fn has(&self, offset: usize) -> bool {
+        offset.is_multiple_of(4)
+            && self.areas.iter().any(|area| area.start <= offset && offset + 4 <= area.end)
     }
 
     #[inline]
     fn word(&self, offset: usize) -> *mut u32 {
-        assert!(
-            offset.is_multiple_of(4) && offset < self.bytes && self.bytes - offset >= 4,
-            "register offset {offset:#x}"
-        );
+        assert!(self.has(offset), "register offset {offset:#x}");
         // SAFETY: in bounds of the mapping by the assertion above.
         unsafe { self.base.as_ptr().add(offset).cast() }
     }
@@ -81,6 +111,11 @@ impl Registers {
         Registers { target: Target::Mapped(Arc::new(bar)), bytes, status }
     }
 
+    pub(super) fn partial(bar: MappedBar, file: Arc<dyn RegisterFile>, status: Arc<Status>) -> Registers {
+        let bytes = bar.bytes;
+        Registers { target: Target::Partial(Arc::new(bar), file), bytes, status }
+    }
+
     /// The window's size.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -90,10 +125,10 @@ impl Registers {
     #[inline]
     pub fn read32(&self, offset: usize) -> u32 {
         self.check(offset);
-        let value = match &self.target {
+        let value = match self.target.at(offset) {
             // SAFETY: `word` checked the bounds; device memory is read by volatile accesses only.
-            Target::Mapped(bar) => unsafe { bar.word(offset).read_volatile() },
-            Target::Software(file) => file.read32(offset),
+            Place::Memory(bar) => unsafe { bar.word(offset).read_volatile() },
+            Place::Calls(file) => file.read32(offset),
         };
         if value == u32::MAX {
             self.status.suspect_gone();
@@ -106,19 +141,21 @@ impl Registers {
     pub fn write32(&self, offset: usize, value: u32) {
         self.check(offset);
         fence::before_doorbell();
-        match &self.target {
+        match self.target.at(offset) {
             // SAFETY: `word` checked the bounds; device memory is written by volatile accesses only.
-            Target::Mapped(bar) => unsafe { bar.word(offset).write_volatile(value) },
-            Target::Software(file) => file.write32(offset, value),
+            Place::Memory(bar) => unsafe { bar.word(offset).write_volatile(value) },
+            Place::Calls(file) => file.write32(offset, value),
         }
     }
 
     /// The register at `offset` as a doorbell for one queue.
     pub fn doorbell(&self, offset: usize) -> Doorbell {
         self.check(offset);
-        match &self.target {
-            Target::Mapped(bar) => Doorbell::Mapped(bar.clone(), offset),
-            Target::Software(file) => match file.doorbell(offset) {
+        match self.target.at(offset) {
+            Place::Memory(bar) => {
+                Doorbell::Mapped(MappedRegister { word: bar.word(offset), _bar: bar.clone() })
+            }
+            Place::Calls(file) => match file.doorbell(offset) {
                 Some(word) => Doorbell::Word(word),
                 None => Doorbell::Call(file.clone(), offset),
             },
@@ -140,10 +177,21 @@ impl Registers {
     }
 }
 
+/// A register in mapped device memory, and what keeps it mapped.
+pub struct MappedRegister {
+    word: *mut u32,
+    _bar: Arc<MappedBar>,
+}
+
+// SAFETY: as for `MappedBar`: device memory, reached by volatile accesses from any thread.
+unsafe impl Send for MappedRegister {}
+// SAFETY: as above.
+unsafe impl Sync for MappedRegister {}
+
 /// One register that a queue writes to say that its tail moved.
 pub enum Doorbell {
     /// A register in device memory.
-    Mapped(Arc<MappedBar>, usize),
+    Mapped(MappedRegister),
     /// A word that a software device polls.
     Word(Arc<AtomicU32>),
     /// A call into a software device.
@@ -156,8 +204,8 @@ impl Doorbell {
     pub fn ring(&self, value: u32) {
         fence::before_doorbell();
         match self {
-            // SAFETY: `word` checked the bounds; device memory is written by volatile accesses only.
-            Doorbell::Mapped(bar, offset) => unsafe { bar.word(*offset).write_volatile(value) },
+            // SAFETY: the word was checked when the handle was made, and the handle keeps its mapping.
+            Doorbell::Mapped(register) => unsafe { register.word.write_volatile(value) },
             // Release: the device's acquire load of this word makes the descriptors visible to its thread.
             Doorbell::Word(word) => word.store(value, Ordering::Release),
             Doorbell::Call(file, offset) => file.write32(*offset, value),

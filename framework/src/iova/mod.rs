@@ -168,6 +168,11 @@ impl AddressSpace {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
+    /// Whether its table is `iommu`.
+    pub fn has_iommu(&self, iommu: &Arc<dyn Iommu>) -> bool {
+        Arc::ptr_eq(&self.0.iommu, iommu)
+    }
+
     /// Lets the devices of this space reach `placement`.
     ///
     /// # Errors
