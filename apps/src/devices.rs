@@ -1,25 +1,14 @@
 //! `pollring devices`: what this machine has and what of it a run can open.
 //!
-//! It only reads sysfs: no device is opened, bound or touched. The list has two parts, the PCI network functions (class 02) with the
-//! driver that holds each, and the simulated devices, which are all that this version opens.
+//! It only reads: no device is opened, bound or touched. The list has two parts, the PCI network functions (class 02) with what is
+//! missing until a run can open each, and the simulated devices.
 
 use crate::error::AppError;
 use crate::output::{self, Format};
 use crate::ports::SIMULATED_FORMS;
-use pollring::bus::PciAddress;
+use pollring::bus::sysfs::{Function, Interface, NotReady, Sysfs, Traffic};
 use pollring_drivers::DriverEntry;
-use serde::{Serialize, Serializer};
-use std::fs;
-use std::io;
-use std::path::Path;
-
-/// Where the kernel lists PCI functions (Documentation/ABI/testing/sysfs-bus-pci).
-const PCI_DEVICES: &str = "/sys/bus/pci/devices";
-
-/// Base class of network controllers (PCI Code and ID Assignment 1.3).
-const CLASS_NETWORK: u32 = 0x02;
-
-const NOT_USABLE: &str = "not usable in this version: needs VFIO";
+use serde::Serialize;
 
 /// Arguments of `pollring devices`.
 #[derive(clap::Args)]
@@ -29,21 +18,47 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// A PCI network function, as sysfs shows it.
+/// A PCI network function.
 #[derive(Debug, Serialize)]
-struct Function {
-    #[serde(serialize_with = "as_text")]
-    address: PciAddress,
+struct Row {
+    address: String,
+    uri: String,
     vendor: u16,
     device: u16,
     /// The kernel driver that is bound to it.
     kernel_driver: Option<String>,
+    /// Its IOMMU group.
+    group: Option<u32>,
     numa_node: Option<u16>,
+    interfaces: Vec<String>,
     /// The driver of this project that knows it.
     pollring_driver: Option<&'static str>,
     model: Option<&'static str>,
+    /// Whether a run can open it now.
     usable: bool,
-    reason: &'static str,
+    state: State,
+    /// The same for people, with the next step.
+    reason: String,
+}
+
+/// How far a function is from a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum State {
+    /// A run can open it.
+    Ready,
+    /// No driver of ours knows it.
+    NoDriver,
+    /// The host's default route leads through it.
+    DefaultRoute,
+    /// Other routes lead through it.
+    InUse,
+    /// It has no IOMMU group.
+    NoIommu,
+    /// Another driver has it, or none.
+    NotBound,
+    /// vfio-pci has it, and something else is missing.
+    NotReady,
 }
 
 #[derive(Debug, Serialize)]
@@ -54,14 +69,13 @@ struct SimulatedDevice {
 
 #[derive(Debug, Serialize)]
 struct Listing {
-    pci: Vec<Function>,
+    pci: Vec<Row>,
     simulated: Vec<SimulatedDevice>,
 }
 
 /// Prints the devices.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), AppError> {
-    let pci = scan(Path::new(PCI_DEVICES), pollring_drivers::builtin())
-        .map_err(|error| AppError::System { step: "list /sys/bus/pci/devices", error })?;
+    let pci = scan(&Sysfs::new(), pollring_drivers::builtin())?;
     let simulated = SIMULATED_FORMS.iter().map(|(uri, model)| SimulatedDevice { uri, model }).collect();
     let listing = Listing { pci, simulated };
     match Format::from_switch(arguments.json) {
@@ -70,66 +84,82 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), AppError> {
     }
 }
 
-/// The network functions below `root`, by address. A machine without PCI has none.
-fn scan(root: &Path, drivers: &[DriverEntry]) -> io::Result<Vec<Function>> {
-    let entries = match fs::read_dir(root) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
-    let mut functions: Vec<Function> =
-        entries.filter_map(|entry| function(&entry.ok()?.path(), drivers)).collect();
-    functions.sort_by_key(|function| function.address);
-    Ok(functions)
+/// The network functions, by address. A machine without PCI has none.
+fn scan(sysfs: &Sysfs, drivers: &[DriverEntry]) -> Result<Vec<Row>, AppError> {
+    let step = "list /sys/bus/pci/devices and the routes of /proc/net";
+    let functions = sysfs.functions().map_err(|error| AppError::System { step, error })?;
+    let network = functions.into_iter().filter(Function::is_network);
+    Ok(network.map(|function| Row::new(sysfs, function, drivers)).collect())
 }
 
-/// Reads one function; `None` when it is no network controller, or goes while it is read.
-fn function(path: &Path, drivers: &[DriverEntry]) -> Option<Function> {
-    let address = path.file_name()?.to_str()?.parse().ok()?;
-    if hex(path, "class")? >> 16 != CLASS_NETWORK {
-        return None;
-    }
-    let (vendor, device) = (hex(path, "vendor")? as u16, hex(path, "device")? as u16);
-    let known = pollring_drivers::find(drivers, vendor, device);
-    let kernel_driver = fs::read_link(path.join("driver")).ok();
-    let kernel_driver = kernel_driver.and_then(|link| Some(link.file_name()?.to_str()?.to_owned()));
-    // -1 says that the firmware does not know (Documentation/ABI/testing/sysfs-bus-pci).
-    let numa_node = fs::read_to_string(path.join("numa_node")).ok().and_then(|text| text.trim().parse().ok());
-    Some(Function {
-        address,
-        vendor,
-        device,
-        kernel_driver,
-        numa_node,
-        pollring_driver: known.map(|entry| entry.driver),
-        model: known.map(|entry| entry.model),
-        usable: false,
-        reason: if known.is_some() { NOT_USABLE } else { "no driver for it in pollring" },
-    })
-}
-
-fn hex(path: &Path, file: &str) -> Option<u32> {
-    let text = fs::read_to_string(path.join(file)).ok()?;
-    u32::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok()
-}
-
-fn as_text<S: Serializer>(address: &PciAddress, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(address)
-}
-
-impl Function {
-    fn row(&self) -> Vec<String> {
-        let dash = || "-".to_owned();
-        let pollring = match (self.pollring_driver, self.model) {
-            (Some(driver), Some(model)) => format!("{driver} knows it ({model}); {}", self.reason),
-            _ => self.reason.to_owned(),
+impl Row {
+    fn new(sysfs: &Sysfs, function: Function, drivers: &[DriverEntry]) -> Row {
+        let known = pollring_drivers::find(drivers, function.vendor, function.device);
+        let (state, reason) = match known {
+            Some(_) => state(sysfs, &function),
+            None => (State::NoDriver, "no driver for it in pollring".to_owned()),
         };
+        Row {
+            address: function.address.to_string(),
+            uri: format!("pci:{}", function.address),
+            vendor: function.vendor,
+            device: function.device,
+            kernel_driver: function.driver,
+            group: function.group,
+            numa_node: function.numa_node,
+            interfaces: function.interfaces.into_iter().map(|interface| interface.name).collect(),
+            pollring_driver: known.map(|entry| entry.driver),
+            model: known.map(|entry| entry.model),
+            usable: state == State::Ready,
+            state,
+            reason,
+        }
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let dash = || "-".to_owned();
+        let number = |number: Option<u32>| number.map_or_else(dash, |number| number.to_string());
+        let model = self.pollring_driver.zip(self.model);
         vec![
-            self.address.to_string(),
+            self.address.clone(),
             format!("{:04x}:{:04x}", self.vendor, self.device),
+            model.map_or_else(dash, |(driver, model)| format!("{driver} ({model})")),
             self.kernel_driver.clone().unwrap_or_else(dash),
-            self.numa_node.map_or_else(dash, |node| node.to_string()),
-            pollring,
+            number(self.group),
+            number(self.numa_node.map(u32::from)),
+            if self.interfaces.is_empty() { dash() } else { self.interfaces.join(" ") },
+            self.reason.clone(),
         ]
+    }
+}
+
+/// What is missing, and the next step. Packet memory is not known here, so the limit on locked memory is not looked at.
+fn state(sysfs: &Sysfs, function: &Function) -> (State, String) {
+    let address = function.address;
+    match sysfs.check_ready(address, 0) {
+        Ok(_) => (State::Ready, format!("ready: pci:{address}")),
+        Err(NotReady::NoGroup(_)) => {
+            (State::NoIommu, format!("no IOMMU: why, says `pollring bind {address}`"))
+        }
+        Err(NotReady::NotBound { driver, .. }) => not_bound(function, driver.as_deref()),
+        Err(other) => {
+            let text = format!("{}: more, says `pollring forward pci:{address}`", other.summary());
+            (State::NotReady, text)
+        }
+    }
+}
+
+fn not_bound(function: &Function, driver: Option<&str>) -> (State, String) {
+    let kept = function.busiest().map(|interface: &Interface| &interface.traffic);
+    match kept {
+        Some(Traffic::DefaultRoute { interface }) => {
+            (State::DefaultRoute, format!("default route through {interface}"))
+        }
+        Some(Traffic::Routes { interface }) => (State::InUse, format!("routes through {interface}")),
+        Some(Traffic::None) | None => {
+            let now = driver.map_or_else(|| "no driver".to_owned(), |driver| format!("bound to {driver}"));
+            (State::NotBound, format!("{now}: `pollring bind {}`", function.address))
+        }
     }
 }
 
@@ -138,8 +168,9 @@ impl Listing {
         let pci = if self.pci.is_empty() {
             "no PCI network functions (none in /sys/bus/pci/devices)".to_owned()
         } else {
-            let header = ["PCI address", "id", "kernel driver", "node", "pollring"];
-            output::table(&header, &[3], self.pci.iter().map(Function::row))
+            let header =
+                ["PCI address", "id", "pollring", "kernel driver", "group", "node", "interface", "state"];
+            output::table(&header, &[4, 5], self.pci.iter().map(Row::cells))
         };
         let rows = self.simulated.iter().map(|device| vec![device.uri.to_owned(), device.model.to_owned()]);
         let simulated = output::table(&["simulated", "what it is"], &[], rows);
@@ -150,27 +181,52 @@ impl Listing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
 
-    /// A sysfs tree for one test, removed when dropped.
-    struct Tree(std::path::PathBuf);
+    /// A machine of files for one test, removed when dropped.
+    struct Tree(PathBuf);
 
     impl Tree {
         fn new(name: &str) -> Tree {
             let path = std::env::temp_dir().join(format!("pollring-devices-{name}-{}", std::process::id()));
-            fs::create_dir_all(&path).unwrap();
+            fs::create_dir_all(path.join("dev/vfio")).unwrap();
+            fs::write(path.join("dev/vfio/vfio"), "").unwrap();
             Tree(path)
         }
 
-        fn add(&self, address: &str, class: &str, device: &str, node: &str) -> std::path::PathBuf {
-            let path = self.0.join(address);
+        fn device(&self, address: &str) -> PathBuf {
+            self.0.join("sys/bus/pci/devices").join(address)
+        }
+
+        fn add(&self, address: &str, class: &str, device: &str, driver: Option<&str>, group: Option<u32>) {
+            let path = self.device(address);
             fs::create_dir_all(&path).unwrap();
             for (file, text) in
-                [("class", class), ("vendor", "0x8086"), ("device", device), ("numa_node", node)]
+                [("class", class), ("vendor", "0x8086"), ("device", device), ("numa_node", "1")]
             {
                 fs::write(path.join(file), format!("{text}\n")).unwrap();
             }
-            path
+            if let Some(driver) = driver {
+                symlink(format!("../../../bus/pci/drivers/{driver}"), path.join("driver")).unwrap();
+            }
+            if let Some(group) = group {
+                symlink(format!("../../../../kernel/iommu_groups/{group}"), path.join("iommu_group"))
+                    .unwrap();
+                fs::write(self.0.join(format!("dev/vfio/{group}")), "").unwrap();
+            }
+        }
+
+        fn interface(&self, address: &str, name: &str) {
+            let path = self.device(address).join("net").join(name);
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join("flags"), "0x1003\n").unwrap();
+        }
+
+        fn rows(&self) -> Vec<Vec<String>> {
+            let rows = scan(&Sysfs::at(&self.0), pollring_drivers::builtin()).unwrap();
+            rows.iter().map(Row::cells).collect()
         }
     }
 
@@ -183,31 +239,66 @@ mod tests {
     #[test]
     fn network_functions_are_listed_by_address_and_others_are_not() {
         let tree = Tree::new("list");
-        let bound = tree.add("0000:02:00.0", "0x020000", "0x10c9", "1");
-        symlink("../../../bus/pci/drivers/igb", bound.join("driver")).unwrap();
-        tree.add("0000:01:00.1", "0x028000", "0xffff", "-1");
-        tree.add("0000:00:1f.0", "0x060100", "0x10c9", "0");
-        fs::create_dir(tree.0.join("not an address")).unwrap();
-        let found = scan(&tree.0, pollring_drivers::builtin()).unwrap();
-        let rows: Vec<_> = found.iter().map(Function::row).collect();
+        tree.add("0000:02:00.0", "0x020000", "0x10c9", Some("igb"), Some(3));
+        tree.add("0000:01:00.1", "0x028000", "0xffff", None, None);
+        tree.add("0000:00:1f.0", "0x060100", "0x10c9", None, None);
+        tree.interface("0000:02:00.0", "eth1");
+        fs::create_dir(tree.device("not an address")).unwrap();
+        let rows = tree.rows();
         assert_eq!(rows.len(), 2);
-        assert_eq!(rows[0], ["0000:01:00.1", "8086:ffff", "-", "-", "no driver for it in pollring"]);
-        assert_eq!(rows[1][..4], ["0000:02:00.0", "8086:10c9", "igb", "1"]);
-        assert!(rows[1][4].contains("Intel 82576") && rows[1][4].contains("needs VFIO"), "{}", rows[1][4]);
+        let wanted = ["0000:01:00.1", "8086:ffff", "-", "-", "-", "1", "-", "no driver for it in pollring"];
+        assert_eq!(rows[0], wanted);
+        let state = "bound to igb: `pollring bind 0000:02:00.0`";
+        let wanted = ["0000:02:00.0", "8086:10c9", "igb (Intel 82576)", "igb", "3", "1", "eth1", state];
+        assert_eq!(rows[1], wanted);
+    }
+
+    #[test]
+    fn the_state_says_what_is_missing() {
+        let tree = Tree::new("states");
+        tree.add("0000:01:00.0", "0x020000", "0x10c9", Some("vfio-pci"), Some(1));
+        tree.add("0000:02:00.0", "0x020000", "0x10c9", Some("igb"), None);
+        tree.add("0000:03:00.0", "0x020000", "0x10c9", None, Some(3));
+        tree.add("0000:04:00.0", "0x020000", "0x10c9", Some("vfio-pci"), Some(4));
+        tree.add("0000:05:00.0", "0x020000", "0x10c9", Some("igb"), Some(5));
+        tree.add("0000:06:00.0", "0x020000", "0x10c9", Some("igb"), Some(6));
+        fs::remove_file(tree.0.join("dev/vfio/4")).unwrap();
+        tree.interface("0000:05:00.0", "eth5");
+        tree.interface("0000:06:00.0", "eth6");
+        fs::create_dir_all(tree.0.join("proc/net")).unwrap();
+        let routes =
+            "header\neth5 00000000 0 0003 0 0 0 00000000 0 0 0\neth6 000200C0 0 0001 0 0 0 00FFFFFF 0 0 0\n";
+        fs::write(tree.0.join("proc/net/route"), routes).unwrap();
+        let rows = tree.rows();
+        let states: Vec<&str> = rows.iter().map(|row| &*row[7]).collect();
+        let wanted = [
+            "ready: pci:0000:01:00.0",
+            "no IOMMU: why, says `pollring bind 0000:02:00.0`",
+            "no driver: `pollring bind 0000:03:00.0`",
+            "no node of its group in /dev/vfio: more, says `pollring forward pci:0000:04:00.0`",
+            "default route through eth5",
+            "routes through eth6",
+        ];
+        assert_eq!(states, wanted);
+        let listing = scan(&Sysfs::at(&tree.0), pollring_drivers::builtin()).unwrap();
+        assert_eq!(
+            listing.iter().map(|row| row.usable).collect::<Vec<_>>(),
+            [true, false, false, false, false, false]
+        );
+        let json = serde_json::to_value(&listing[4]).unwrap();
+        assert_eq!(
+            (&json["state"], &json["group"], &json["uri"]),
+            (&"default-route".into(), &5.into(), &"pci:0000:05:00.0".into())
+        );
     }
 
     #[test]
     fn a_machine_without_pci_has_none() {
-        assert!(scan(Path::new("/nonexistent/pci"), &[]).unwrap().is_empty());
+        assert!(scan(&Sysfs::at("/nonexistent"), &[]).unwrap().is_empty());
         let tree = Tree::new("empty");
-        assert!(scan(&tree.0, &[]).unwrap().is_empty());
-    }
-
-    #[test]
-    fn a_function_that_goes_while_it_is_read_is_left_out() {
-        let tree = Tree::new("gone");
-        fs::create_dir(tree.0.join("0000:03:00.0")).unwrap();
-        assert!(scan(&tree.0, &[]).unwrap().is_empty());
+        assert!(tree.rows().is_empty());
+        fs::create_dir_all(tree.device("0000:03:00.0")).unwrap();
+        assert!(tree.rows().is_empty(), "one that goes while it is read is left out");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use crate::ports::UriError;
 use pollring::buffer::PoolError;
 use pollring::bus::BusError;
+use pollring::bus::sysfs::{BindError, NotReady};
 use pollring::bus::vfio::VfioError;
 use pollring::hugepages::pool::PoolError as HugePagesError;
 use pollring::iova::IovaError;
@@ -13,6 +14,7 @@ use pollring::os::AffinityError;
 use pollring::port::PortError;
 use pollring::worker::WorkerError;
 use pollring_simulator::runner::RunnerError;
+use pollring_simulator::serve::ServeError;
 use std::io;
 use thiserror::Error;
 
@@ -40,6 +42,12 @@ pub(crate) enum AppError {
     /// A device.
     #[error(transparent)]
     Bus(#[from] BusError),
+    /// A function that cannot be taken or given back.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// Something is missing between a function and its port.
+    #[error(transparent)]
+    NotReady(#[from] NotReady),
     /// The kernel's VFIO.
     #[error(transparent)]
     Vfio(#[from] VfioError),
@@ -52,6 +60,9 @@ pub(crate) enum AppError {
     /// The simulated devices' thread.
     #[error(transparent)]
     Devices(#[from] RunnerError),
+    /// A software device that cannot be served.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
     /// A system call of the command itself.
     #[error("{step}: {error}")]
     System {
@@ -73,7 +84,9 @@ impl AppError {
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
             AppError::Usage(_) | AppError::Uri(_) | AppError::Cores(_) | AppError::Pool(_) => 2,
-            AppError::Vfio(_) => 2,
+            AppError::Vfio(_) | AppError::NotReady(_) => 2,
+            AppError::Bind(error) if error.is_precondition() => 2,
+            AppError::Serve(ServeError::NoSocket(_) | ServeError::InUse(_) | ServeError::Bind { .. }) => 2,
             AppError::HugePages(error) if can_be_helped(error) => 2,
             AppError::Port(PortError::Config { .. } | PortError::Rings(_)) => 2,
             AppError::Worker(WorkerError::Pin { .. }) => 2,

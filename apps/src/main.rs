@@ -6,12 +6,14 @@
 
 #![forbid(unsafe_code)]
 
+mod bind;
 mod devices;
 mod error;
 mod forward;
 mod hugepages;
 mod output;
 mod ports;
+mod simulate;
 
 use clap::{ArgAction, Parser, Subcommand};
 use error::AppError;
@@ -34,18 +36,27 @@ struct Cli {
 enum Command {
     /// List network devices, and what of them this version opens
     Devices(devices::Arguments),
+    /// Take network devices from their kernel drivers, for this program (as root)
+    Bind(bind::BindArguments),
+    /// Give network devices back to their kernel drivers (as root)
+    Unbind(bind::UnbindArguments),
     /// Show, reserve or release huge pages
     Hugepages(hugepages::Arguments),
     /// Forward frames from each port to its partner
     Forward(forward::Arguments),
+    /// Serve a software device to QEMU or another vfio-user client
+    Simulate(simulate::Arguments),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = start_log(cli.verbose).and_then(|()| match &cli.command {
         Command::Devices(arguments) => devices::run(arguments),
+        Command::Bind(arguments) => bind::bind(arguments),
+        Command::Unbind(arguments) => bind::unbind(arguments),
         Command::Hugepages(arguments) => hugepages::run(arguments),
         Command::Forward(arguments) => forward::run(arguments),
+        Command::Simulate(arguments) => simulate::run(arguments),
     });
     match done {
         Ok(()) => ExitCode::SUCCESS,

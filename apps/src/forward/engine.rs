@@ -4,6 +4,7 @@
 //! The order is [`Engine::start`], any number of looks, [`Engine::stop`]: workers first, then queues back to their ports, then the
 //! count of frames. A port whose worker died is aborted, since its queues are gone.
 
+use super::faults::Faults;
 use super::options::Plan;
 use super::poller::{Forwarder, ForwarderConfig, Manners, Primer, QueueOf, Returned, Rewrite};
 use super::setup::{OpenPort, Setup};
@@ -21,6 +22,7 @@ pub(super) struct Engine {
     ports: Vec<OpenPort>,
     prime_pool: Option<Pool<ToDevice>>,
     home: Receiver<Returned>,
+    faults: Faults,
 }
 
 /// What is left when everything stands still.
@@ -45,7 +47,7 @@ impl Engine {
     /// # Errors
     /// A port or a worker does not start; everything that did is stopped then.
     pub(super) fn start(plan: &Plan, setup: Setup, primer: &[u8]) -> Result<Engine, AppError> {
-        let Setup { mut ports, prime_pool, .. } = setup;
+        let Setup { mut ports, prime_pool, faults, .. } = setup;
         let mut queues = Vec::new();
         for open in &mut ports {
             queues.push(open.port.start(&open.config)?);
@@ -55,7 +57,7 @@ impl Engine {
         let crews =
             Assembly { plan, macs, prime_pool: prime_pool.as_ref(), primer, home: sender }.crews(queues);
         // From here on the engine's parts are dropped in the right order on an error: workers before ports.
-        let mut engine = Engine { workers: Vec::new(), ports, prime_pool, home };
+        let mut engine = Engine { workers: Vec::new(), ports, prime_pool, home, faults };
         for (core, crew) in plan.cores.iter().zip(crews) {
             let config =
                 WorkerConfig { name: format!("forward-{core}"), core: Some(*core), idle: IdlePolicy::Pause };
@@ -76,6 +78,11 @@ impl Engine {
             }
         };
         self.ports.iter_mut().map(look).collect()
+    }
+
+    /// What the IOMMU refused since the last look.
+    pub(super) fn faults(&mut self) -> Vec<String> {
+        self.faults.look()
     }
 
     /// Whether every link is up; each call moves the links' state machines on.
@@ -104,8 +111,8 @@ impl Engine {
         for (open, queues) in self.ports.iter_mut().zip(queues) {
             let stopped = if died { open.port.abort() } else { open.port.stop(queues) };
             errors.extend(stopped.err().map(|error| error.to_string()));
-            errors.extend(faults(open));
         }
+        errors.extend(self.faults.end());
         let ports =
             self.ports.iter_mut().zip(health).map(|(open, before)| end_of_port(open, before)).collect();
         let mut pools: Vec<PoolEnd> = self.ports.iter().map(|open| end_of_pool(&open.pool)).collect();
@@ -146,17 +153,8 @@ fn is_ill(health: &Health) -> bool {
     matches!(health, Health::Failed(_) | Health::Gone)
 }
 
-/// A device that reached for memory which it was not given was told a wrong address, or made one up.
-fn faults(open: &OpenPort) -> Option<String> {
-    let (count, kept) = open.iommu.as_ref()?.faults();
-    let first = kept.first()?;
-    let text =
-        format!("port `{}`: the IOMMU refused its device {count} accesses, the first {first:?}", open.uri);
-    Some(format!("{text}: a bug of the driver or the device, please report it"))
-}
-
 fn end_of_port(open: &mut OpenPort, before: Health) -> PortEnd {
-    let PortStatistics { rx, tx, rx_dropped, device, .. } = open.port.statistics();
+    let PortStatistics { rx, tx, rx_dropped, rx_overruns, device, .. } = open.port.statistics();
     tracing::info!(uri = open.uri, ?rx, ?tx, ?device, "port counters");
     let after = open.port.health();
     PortEnd {
@@ -165,6 +163,7 @@ fn end_of_port(open: &mut OpenPort, before: Health) -> PortEnd {
         tx_frames: tx.frames,
         rx_dropped: rx_dropped + rx.bad,
         tx_dropped: tx.rejected,
+        rx_overruns,
         rx_bytes: rx.bytes,
         tx_bytes: tx.bytes,
         // A port that was stopped is open again, which says nothing of the run.

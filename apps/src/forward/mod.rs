@@ -6,6 +6,7 @@
 //! At the end the generators stop first and what is under way arrives, then workers, ports and devices stop.
 
 mod engine;
+mod faults;
 mod options;
 mod poller;
 mod setup;
@@ -46,7 +47,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), AppError> {
     let rig = if plan.simulated { Some(Rig::start(&plan)?) } else { None };
     rig.iter().for_each(|_| screen.line(GREETING));
     let setup = Setup::open(&plan, rig.as_ref().map(Rig::devices).unwrap_or_default())?;
-    setup.note.iter().for_each(|note| screen.line(note));
+    setup.notes.iter().for_each(|note| screen.line(note));
     let engine = Engine::start(&plan, setup, simulated::PRIMER)?;
     let mut run = Run { plan: &plan, engine, rig, stop, screen };
     run.await_links();
@@ -104,6 +105,7 @@ impl Run<'_> {
                 let looks = self.engine.look();
                 let rows = self.rows(&looks, &last.1, now - last.0);
                 self.screen.print(&table.draw(elapsed, &rows));
+                self.engine.faults().iter().for_each(|fault| self.screen.line(fault));
                 last = (now, looks);
             }
             if let Some(reason) = ended {

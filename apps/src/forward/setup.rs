@@ -4,11 +4,13 @@
 //! reading only: a port can fill its own buffers and send the other's. The order is: open the device, look at what it can do, then
 //! take memory.
 
+use super::faults::Faults;
 use super::options::{PageChoice, Plan};
 use crate::error::AppError;
 use crate::ports::Target;
 use pollring::buffer::{Access, BURST, Both, Pool, PoolConfig, PoolError, ToDevice};
 use pollring::bus::simulated::{self, SimulatedIommu, SoftwareDevice};
+use pollring::bus::sysfs::Sysfs;
 use pollring::bus::vfio::{self, Container};
 use pollring::bus::{Device, PciAddress};
 use pollring::hugepages::{PageSize, Pages};
@@ -19,22 +21,29 @@ use std::sync::Arc;
 /// Frames that a worker's cache of one pool may hold (`pollring::buffer::Caches`).
 const CACHE_FRAMES: usize = 512;
 
+/// The largest descriptor of a driver, bytes.
+const DESCRIPTOR_BYTES: usize = 16;
+
 /// A port and what belongs to it. The port goes first: it ends DMA before the memory does.
 pub(super) struct OpenPort {
     pub(super) uri: String,
     pub(super) port: Box<dyn Port>,
     pub(super) pool: Pool<Both>,
     pub(super) config: PortConfig,
-    /// Counts what a simulated device tried and may not; of real ones the kernel's log tells.
+    pub(super) space: AddressSpace,
+    /// The IOMMU of a simulated device.
     pub(super) iommu: Option<Arc<SimulatedIommu>>,
+    /// A real device.
+    pub(super) function: Option<PciAddress>,
 }
 
 /// All ports, and the memory that they send at the start.
 pub(super) struct Setup {
     pub(super) ports: Vec<OpenPort>,
     pub(super) prime_pool: Option<Pool<ToDevice>>,
-    /// What the user should know about its memory.
-    pub(super) note: Option<String>,
+    pub(super) faults: Faults,
+    /// What the user should know about it.
+    pub(super) notes: Vec<String>,
 }
 
 /// A port before it has memory.
@@ -42,6 +51,7 @@ struct Opened {
     port: Box<dyn Port>,
     space: AddressSpace,
     iommu: Option<Arc<SimulatedIommu>>,
+    function: Option<PciAddress>,
 }
 
 impl Setup {
@@ -51,7 +61,7 @@ impl Setup {
     /// No driver, a device that does not answer, numbers that a port cannot do, no memory.
     pub(super) fn open(plan: &Plan, devices: Vec<Arc<dyn SoftwareDevice>>) -> Result<Setup, AppError> {
         let mut opened = Vec::new();
-        let (mut devices, mut functions) = (devices.into_iter(), Functions::default());
+        let (mut devices, mut functions) = (devices.into_iter(), Functions::check(plan)?);
         for named in &plan.ports {
             let made = match (&named.target, devices.next()) {
                 (Target::Pci(address), _) => functions.open(&named.uri, *address)?,
@@ -64,7 +74,7 @@ impl Setup {
         let mut memory = Memory { choice: plan.pages, shortage: None, huge_pages: 0 };
         let spaces: Vec<AddressSpace> = opened.iter().map(|made| made.space.clone()).collect();
         let mut ports = Vec::new();
-        for (position, Opened { port, space, iommu }) in opened.into_iter().enumerate() {
+        for (position, Opened { port, space, iommu, function }) in opened.into_iter().enumerate() {
             let frames = pool_frames(plan, plan.frames)?;
             let pool: Pool<Both> = memory.pool(&format!("port {position}"), frames, &[&space])?;
             let partner = &spaces[plan.partner(position)];
@@ -72,10 +82,12 @@ impl Setup {
                 pool.share(partner)?;
             }
             let config = port_config(plan, &pool);
-            ports.push(OpenPort { uri: plan.ports[position].uri.clone(), port, pool, config, iommu });
+            let uri = plan.ports[position].uri.clone();
+            ports.push(OpenPort { uri, port, pool, config, space, iommu, function });
         }
         let prime_pool = prime_pool(plan, &spaces, &mut memory)?;
-        Ok(Setup { ports, prime_pool, note: memory.note() })
+        let (faults, note) = Faults::watch(&ports);
+        Ok(Setup { ports, prime_pool, faults, notes: memory.note().into_iter().chain(note).collect() })
     }
 }
 
@@ -96,14 +108,24 @@ fn open_simulated(uri: &str, device: Arc<dyn SoftwareDevice>) -> Result<Opened, 
     let space = AddressSpace::new(uri, iommu.clone());
     let device = Device::open(uri, simulated::backend(device, iommu.clone()))?;
     let port = open_with_driver(uri, device, &space)?;
-    Ok(Opened { port, space, iommu: Some(iommu) })
+    Ok(Opened { port, space, iommu: Some(iommu), function: None })
 }
 
-/// PCI functions of this run, and which containers they are in.
-#[derive(Default)]
+/// PCI functions of this run, and the containers that they are in, by group.
 struct Functions(Vec<(u32, Arc<Container>, AddressSpace)>);
 
 impl Functions {
+    /// Looks at everything that a function of the plan may lack, before the first is opened.
+    fn check(plan: &Plan) -> Result<Functions, AppError> {
+        let pinned_bytes = pinned_bytes(plan)?;
+        for named in &plan.ports {
+            if let Target::Pci(address) = named.target {
+                Sysfs::new().check_ready(address, pinned_bytes)?;
+            }
+        }
+        Ok(Functions(Vec::new()))
+    }
+
     /// Opens a function in a space of its own, or in that of the function with which it shares an IOMMU group.
     fn open(&mut self, uri: &str, address: PciAddress) -> Result<Opened, AppError> {
         let group = vfio::group_of(address)?;
@@ -119,8 +141,23 @@ impl Functions {
         };
         let device = Device::open(uri, container.open(address)?)?;
         let port = open_with_driver(uri, device, &space)?;
-        Ok(Opened { port, space, iommu: None })
+        Ok(Opened { port, space, iommu: None, function: Some(address) })
     }
+}
+
+/// Memory that a plan pins, at most: what is mapped in two spaces counts twice (Documentation/driver-api/vfio.rst).
+fn pinned_bytes(plan: &Plan) -> Result<u64, AppError> {
+    let whole = |bytes: usize| match plan.pages {
+        PageChoice::Small => bytes.next_multiple_of(PageSize::Small4K.bytes()),
+        PageChoice::Auto | PageChoice::Huge => bytes.next_multiple_of(PageSize::Huge2M.bytes()),
+    };
+    let buffer_bytes = PoolConfig::new("", 0).buffer_bytes;
+    let pool = whole(pool_frames(plan, plan.frames)? * buffer_bytes);
+    let rings = whole(plan.queues * 2 * plan.entries * DESCRIPTOR_BYTES);
+    let prime = if plan.prime == 0 { 0 } else { whole(prime_frames(plan) * buffer_bytes) };
+    let spaces_a_pool = |position: usize| if plan.partner(position) == position { 1 } else { 2 };
+    let ports = 0..plan.ports.len();
+    Ok(ports.map(|position| (spaces_a_pool(position) * pool + rings + prime) as u64).sum())
 }
 
 /// What the port can do decides before memory is taken; `PortConfig::validate` looks at all of it once more.
@@ -224,6 +261,10 @@ fn prime_pool(
             distinct.push(space);
         }
     }
+    Ok(Some(memory.pool("prime", prime_frames(plan), &distinct)?))
+}
+
+fn prime_frames(plan: &Plan) -> usize {
     let frames = plan.ports.len() * (plan.entries + BURST) + plan.cores.len() * CACHE_FRAMES;
-    Ok(Some(memory.pool("prime", frames.next_multiple_of(1024), &distinct)?))
+    frames.next_multiple_of(1024)
 }

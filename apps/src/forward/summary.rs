@@ -64,6 +64,8 @@ pub(crate) struct PortEnd {
     pub(crate) tx_frames: u64,
     pub(crate) rx_dropped: u64,
     pub(crate) tx_dropped: u64,
+    /// Times that a receive ring was found full; frames were lost then.
+    pub(crate) rx_overruns: u64,
     pub(crate) rx_bytes: u64,
     pub(crate) tx_bytes: u64,
     #[serde(serialize_with = "as_text")]
@@ -171,6 +173,14 @@ impl Summary {
                 &format!("frames verified byte for byte: {verified}; corrupt {corrupt}, missing {missing}, ");
             text += &format!("out of order {out_of_order}, primed {primed}\n");
         }
+        for port in self.ports.iter().filter(|port| port.rx_overruns > 0) {
+            let _ = writeln!(
+                text,
+                "port {}: its receive ring was full {} times or more and frames were lost; forward faster, or offer less",
+                port.uri,
+                thousands(port.rx_overruns)
+            );
+        }
         for PoolEnd { name, total, leaked, page_bytes } in &self.pools {
             let (total, pages) = (thousands(*total as u64), crate::output::bytes(*page_bytes as u64));
             let end = if *leaked == 0 { "all home".to_owned() } else { format!("{leaked} LEAKED") };
@@ -210,6 +220,7 @@ mod tests {
             tx_frames: 1000,
             rx_dropped: 0,
             tx_dropped: 0,
+            rx_overruns: 0,
             rx_bytes: 64000,
             tx_bytes: 64000,
             health,

@@ -2,3 +2,4 @@
 //! `rx` and `tx` are the four operations, `port` is control.
 
 pub mod igb;
+pub mod virtio;

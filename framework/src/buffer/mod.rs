@@ -24,7 +24,7 @@ pub use pool::{Access, Both, Census, Pool, PoolConfig, PoolError, ToDevice};
 pub(crate) use segment::SPAN_MARK;
 pub use segment::{Chain, Segment, Span};
 pub use shared::{Shared, SharedError};
-pub(crate) use table::iova_base;
+pub(crate) use table::{buffer_bytes, cpu_base, iova_base};
 pub use transfer::{FrameReceiver, FrameSender, frame_channel};
 
 /// The most frames in a burst.

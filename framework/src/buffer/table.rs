@@ -39,7 +39,7 @@ pub(crate) fn iova_base(id: u8) -> u64 {
 }
 
 #[inline]
-pub(super) fn cpu_base(id: u8) -> *mut u8 {
+pub(crate) fn cpu_base(id: u8) -> *mut u8 {
     CPU[usize::from(id)].load(Ordering::Relaxed)
 }
 
@@ -51,6 +51,11 @@ pub(super) fn meta_base(id: u8) -> *mut Meta {
 #[inline]
 pub(super) fn shift(id: u8) -> u32 {
     u32::from(SHIFT[usize::from(id)].load(Ordering::Relaxed))
+}
+
+#[inline]
+pub(crate) fn buffer_bytes(id: u8) -> usize {
+    1 << shift(id)
 }
 
 /// Fills the first free slot with what `make` builds for its id; `None` when all are taken.

@@ -7,10 +7,13 @@
 //! ([`simulated`]).
 
 mod address;
+pub mod faults;
 mod registers;
 pub mod simulated;
+pub mod sysfs;
 mod table;
 pub mod vfio;
+pub mod vhost_user;
 
 pub use address::{BadPciAddress, PciAddress};
 pub use registers::{Doorbell, MappedBar, MappedRegister, RegisterFile, Registers};

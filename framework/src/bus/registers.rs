@@ -1,6 +1,6 @@
 //! A device's registers: mapped memory or calls into a software device, and the same driver runs on both.
 //!
-//! A [`Registers`] window is opened once per BAR. Accesses are 32 bits and bounds-checked; an out-of-bounds offset is a
+//! A [`Registers`] window is opened once per BAR. Accesses are of 32 bits, or narrower where a device asks for it, and bounds-checked; an out-of-bounds offset is a
 //! driver's bug and asserts. Each read of all ones asks the bus whether the device is still there, here and nowhere else.
 //! A [`Doorbell`] is one register, checked when it is made and owned by its queue from then on.
 
@@ -17,6 +17,16 @@ pub trait RegisterFile: Send + Sync {
     fn read32(&self, offset: usize) -> u32;
     /// Writes the register at `offset`.
     fn write32(&self, offset: usize, value: u32);
+    /// Reads `bytes` (1 or 2) at `offset`. Without a method of its own, a device's 32-bit register around them is read.
+    fn read_narrow(&self, offset: usize, bytes: usize) -> u32 {
+        self.read32(offset & !3) >> ((offset & 3) * 8) & ((1 << (bytes * 8)) - 1)
+    }
+    /// Writes `bytes` (1 or 2) at `offset`. Without a method of its own, the 32-bit register around them is read and written.
+    fn write_narrow(&self, offset: usize, bytes: usize, value: u32) {
+        let (shift, mask) = ((offset & 3) * 8, (1 << (bytes * 8)) - 1);
+        let around = self.read32(offset & !3) & !(mask << shift);
+        self.write32(offset & !3, around | (value & mask) << shift);
+    }
     /// A word that a write of the register at `offset` may store into in place of a call. The device looks at it when it
     /// runs, as silicon does with a posted write.
     fn doorbell(&self, _offset: usize) -> Option<Arc<AtomicU32>> {
@@ -85,6 +95,11 @@ impl MappedBar {
             && self.areas.iter().any(|area| area.start <= offset && offset + 4 <= area.end)
     }
 
+    fn byte(&self, offset: usize) -> *mut u8 {
+        // SAFETY: the word around it lies in bounds.
+        unsafe { self.word(offset & !3).cast::<u8>().add(offset & 3) }
+    }
+
     #[inline]
     fn word(&self, offset: usize) -> *mut u32 {
         assert!(self.has(offset), "register offset {offset:#x}");
@@ -146,6 +161,59 @@ impl Registers {
             Place::Memory(bar) => unsafe { bar.word(offset).write_volatile(value) },
             Place::Calls(file) => file.write32(offset, value),
         }
+    }
+
+    /// Reads the 8-bit register at `offset`. All ones of a device that is gone show in [`Registers::health`].
+    pub fn read8(&self, offset: usize) -> u8 {
+        let value = match self.narrow(offset, 1) {
+            // SAFETY: `narrow` checked the bounds; device memory is read by volatile accesses only.
+            Place::Memory(bar) => unsafe { bar.byte(offset).read_volatile() },
+            Place::Calls(file) => file.read_narrow(offset, 1) as u8,
+        };
+        if value == u8::MAX {
+            self.status.suspect_gone();
+        }
+        value
+    }
+
+    /// Reads the 16-bit register at `offset`, a multiple of 2. All ones of a device that is gone show in [`Registers::health`].
+    pub fn read16(&self, offset: usize) -> u16 {
+        let value = match self.narrow(offset, 2) {
+            // SAFETY: `narrow` checked bounds and alignment; device memory is read by volatile accesses only.
+            Place::Memory(bar) => unsafe { bar.byte(offset).cast::<u16>().read_volatile() },
+            Place::Calls(file) => file.read_narrow(offset, 2) as u16,
+        };
+        if value == u16::MAX {
+            self.status.suspect_gone();
+        }
+        value
+    }
+
+    /// Writes the 8-bit register at `offset`; plain stores before it are visible to the device first.
+    pub fn write8(&self, offset: usize, value: u8) {
+        fence::before_doorbell();
+        match self.narrow(offset, 1) {
+            // SAFETY: `narrow` checked the bounds; device memory is written by volatile accesses only.
+            Place::Memory(bar) => unsafe { bar.byte(offset).write_volatile(value) },
+            Place::Calls(file) => file.write_narrow(offset, 1, u32::from(value)),
+        }
+    }
+
+    /// Writes the 16-bit register at `offset`, a multiple of 2; plain stores before it are visible to the device first.
+    pub fn write16(&self, offset: usize, value: u16) {
+        fence::before_doorbell();
+        match self.narrow(offset, 2) {
+            // SAFETY: `narrow` checked bounds and alignment; device memory is written by volatile accesses only.
+            Place::Memory(bar) => unsafe { bar.byte(offset).cast::<u16>().write_volatile(value) },
+            Place::Calls(file) => file.write_narrow(offset, 2, u32::from(value)),
+        }
+    }
+
+    /// Where the narrow register at `offset` is. Asserts that it lies inside.
+    fn narrow(&self, offset: usize, bytes: usize) -> Place<'_> {
+        assert!(offset.is_multiple_of(bytes), "register offset {offset:#x}");
+        self.check(offset & !3);
+        self.target.at(offset & !3)
     }
 
     /// The register at `offset` as a doorbell for one queue.
@@ -210,5 +278,82 @@ impl Doorbell {
             Doorbell::Word(word) => word.store(value, Ordering::Release),
             Doorbell::Call(file, offset) => file.write32(*offset, value),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::simulated::{self, SimulatedIommu, SoftwareDevice};
+    use super::super::{Device, Status};
+    use super::*;
+    use std::sync::Mutex;
+
+    /// A function that is only there.
+    struct Present;
+
+    impl SoftwareDevice for Present {
+        fn config_read32(&self, _offset: u16) -> u32 {
+            0x10c9_8086
+        }
+        fn config_write32(&self, _offset: u16, _value: u32) {}
+        fn bar(&self, _bar: u8) -> Option<(Arc<dyn RegisterFile>, usize)> {
+            None
+        }
+        fn reset(&self) {}
+        fn attach(&self, _iommu: Arc<SimulatedIommu>) {}
+    }
+
+    #[derive(Default)]
+    struct Calls(Mutex<Vec<(usize, u32)>>);
+
+    impl RegisterFile for Calls {
+        fn read32(&self, offset: usize) -> u32 {
+            offset as u32
+        }
+        fn write32(&self, offset: usize, value: u32) {
+            self.0.lock().unwrap().push((offset, value));
+        }
+    }
+
+    fn status() -> Arc<Status> {
+        let backend = simulated::backend(Arc::new(Present), Arc::default());
+        Device::open("test", backend).unwrap().status().clone()
+    }
+
+    /// A window of 64 bytes whose second quarter is a hole.
+    fn partial() -> (Registers, Arc<Calls>, *const u32) {
+        let mut memory = Box::new([0u32; 16]);
+        let base = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
+        let word = base.as_ptr().cast_const().cast();
+        // SAFETY: the box is owned by the bar, and nobody makes references to its content.
+        let bar = unsafe { MappedBar::new(base, 64, vec![0..16, 32..64], Box::new(memory)) };
+        let calls = Arc::new(Calls::default());
+        (Registers::partial(bar, calls.clone(), status()), calls, word)
+    }
+
+    #[test]
+    fn holes_of_a_mapping_are_reached_by_calls() {
+        let (registers, calls, memory) = partial();
+        registers.write32(12, 7);
+        registers.write32(16, 8);
+        registers.write32(60, 9);
+        assert_eq!([12, 16, 28, 32, 60].map(|at| registers.read32(at)), [7, 16, 28, 0, 9]);
+        registers.doorbell(28).ring(1);
+        registers.doorbell(32).ring(2);
+        assert_eq!(*calls.0.lock().unwrap(), [(16, 8), (28, 1)]);
+        // SAFETY: the window keeps the memory, and no write is under way.
+        assert_eq!(unsafe { memory.add(8).read_volatile() }, 2);
+    }
+
+    #[test]
+    #[should_panic(expected = "register offset 0x40")]
+    fn the_end_of_a_window_is_its_end() {
+        partial().0.read32(64);
+    }
+
+    #[test]
+    #[should_panic(expected = "register offset 0x2")]
+    fn registers_are_aligned() {
+        partial().0.doorbell(2);
     }
 }

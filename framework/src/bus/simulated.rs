@@ -3,15 +3,23 @@
 //! A [`SoftwareDevice`] owns its registers and config space. It reaches memory only through the [`SimulatedIommu`] that it is
 //! given at attach: by IOVA, checked for mapping and direction under a lock that an unmap must win, so that after the unmap
 //! returned no access is under way (what an IOTLB invalidation promises on silicon). The IOMMU maps each region a second
-//! time, at a CPU address of its own: the driver's view of memory may be forbidden while the device's goes on.
+//! time, at a CPU address of its own: the driver's view of memory may be forbidden while the device's goes on. What it maps is a
+//! region of this process ([`Iommu`]) or a window of a file that another process sent ([`SimulatedIommu::map_peer`]).
+
+mod peer;
+mod vectors;
+
+pub use peer::PeerWindow;
+pub use vectors::{Interrupts, Vectors};
 
 use super::{Backend, RegisterFile, Simulated, Window};
 use crate::buffer::shared;
 use crate::iova::{AddressSpace, Direction, Iommu, Ranges};
+use peer::Files;
 use pollring_hugepages::Region;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -30,16 +38,24 @@ pub trait SoftwareDevice: Send + Sync {
     fn reset(&self);
     /// Gives the device its way to memory.
     fn attach(&self, iommu: Arc<SimulatedIommu>);
+    /// How many MSI-X vectors it has; none for a device without interrupts.
+    fn vectors(&self) -> u16 {
+        0
+    }
+    /// Gives the device its way to raise its vectors; without a call they are lost.
+    fn connect(&self, _interrupts: Arc<dyn Interrupts>) {}
 }
 
 /// Puts `device` on a simulated bus behind `iommu`; the result goes to [`Device::open`](super::Device::open).
 pub fn backend(device: Arc<dyn SoftwareDevice>, iommu: Arc<SimulatedIommu>) -> Arc<dyn Backend> {
-    Arc::new(SimulatedBus { device, iommu })
+    let vectors = Arc::new(Vectors::new(device.vectors()));
+    Arc::new(SimulatedBus { device, iommu, vectors })
 }
 
 struct SimulatedBus {
     device: Arc<dyn SoftwareDevice>,
     iommu: Arc<SimulatedIommu>,
+    vectors: Arc<Vectors>,
 }
 
 impl Backend for SimulatedBus {
@@ -67,6 +83,19 @@ impl Backend for SimulatedBus {
 
     fn attach(&self, _space: &AddressSpace) -> io::Result<()> {
         self.device.attach(self.iommu.clone());
+        Ok(())
+    }
+
+    fn set_interrupts(&self, first: u16, eventfds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        if self.vectors.count() == 0 {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        if eventfds.is_empty() {
+            self.vectors.clear(first, usize::MAX);
+            return Ok(());
+        }
+        self.vectors.set(first, eventfds)?;
+        self.device.connect(self.vectors.clone());
         Ok(())
     }
 }
@@ -98,7 +127,8 @@ const KEPT_FAULTS: usize = 64;
 pub struct SimulatedIommu {
     ranges: Ranges,
     table: RwLock<Iotlb>,
-    views: Mutex<HashMap<u64, View>>,
+    views: Mutex<BTreeMap<u64, Mapped>>,
+    files: Files,
     faults: Mutex<Vec<Fault>>,
     fault_count: AtomicU64,
     /// Maps that may still succeed; tests lower it to inject failures.
@@ -118,6 +148,7 @@ impl SimulatedIommu {
             ranges,
             table: RwLock::new(Iotlb::new()),
             views: Mutex::default(),
+            files: Files::default(),
             faults: Mutex::default(),
             fault_count: AtomicU64::new(0),
             maps_left: AtomicUsize::new(usize::MAX),
@@ -207,7 +238,7 @@ impl SimulatedIommu {
         }
     }
 
-    fn views(&self) -> MutexGuard<'_, HashMap<u64, View>> {
+    fn views(&self) -> MutexGuard<'_, BTreeMap<u64, Mapped>> {
         self.views.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -223,17 +254,14 @@ impl Iommu for SimulatedIommu {
             left => left.checked_sub(1),
         });
         left.map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        let view = View::of(region, direction)?;
-        let host = view.base.as_ptr() as u64;
-        let permissions = match direction {
-            Direction::ToDevice => Permissions::Read,
-            Direction::Both => Permissions::ReadWrite,
-        };
+        let (bytes, rights) = (region.bytes(), Rights::from(direction));
+        // The memfd of a region is sealed against shrinking.
+        let view = View::map(region.fd(), bytes, rights)?;
+        let host = GuestAddress(view.base.as_ptr() as u64);
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        table
-            .set_mapping(GuestAddress(iova), GuestAddress(host), region.bytes(), permissions)
-            .map_err(io::Error::other)?;
-        self.views().insert(iova, view);
+        table.set_mapping(GuestAddress(iova), host, bytes, rights.permissions()).map_err(io::Error::other)?;
+        let memory = Memory::Region(view, region.clone());
+        self.views().insert(iova, Mapped { bytes, _memory: memory });
         Ok(())
     }
 
@@ -251,39 +279,92 @@ impl Iommu for SimulatedIommu {
     }
 }
 
-/// A region as devices see it: mapped a second time, with the rights that devices have.
+/// What devices may do with memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rights {
+    /// Read it.
+    Read,
+    /// Write it.
+    Write,
+    /// Both.
+    Both,
+}
+
+impl Rights {
+    fn permissions(self) -> Permissions {
+        match self {
+            Rights::Read => Permissions::Read,
+            Rights::Write => Permissions::Write,
+            Rights::Both => Permissions::ReadWrite,
+        }
+    }
+}
+
+impl From<Direction> for Rights {
+    fn from(direction: Direction) -> Rights {
+        match direction {
+            Direction::ToDevice => Rights::Read,
+            Direction::Both => Rights::Both,
+        }
+    }
+}
+
+/// One entry of the table, and what keeps its memory mapped.
+struct Mapped {
+    bytes: usize,
+    _memory: Memory,
+}
+
+enum Memory {
+    /// A region of this process.
+    Region(#[expect(dead_code)] View, #[expect(dead_code)] Arc<Region>),
+    /// A window of a peer's file.
+    File(#[expect(dead_code)] Arc<View>),
+    /// Nothing that this process reaches.
+    Nothing,
+}
+
+/// A memfd as devices see it: mapped for them alone, with the rights that they have.
 struct View {
     base: NonNull<u8>,
     bytes: usize,
-    _region: Arc<Region>,
 }
 
 // SAFETY: the view is memory shared with other threads, reached only through the copy routines of `buffer::shared`.
 unsafe impl Send for View {}
+// SAFETY: as above; the view itself is never changed.
+unsafe impl Sync for View {}
 
 impl View {
-    fn of(region: &Arc<Region>, direction: Direction) -> io::Result<View> {
-        let protection = match direction {
-            Direction::ToDevice => libc::PROT_READ,
-            Direction::Both => libc::PROT_READ | libc::PROT_WRITE,
+    /// Maps the first `bytes` of a memfd that cannot shrink.
+    fn map(fd: BorrowedFd<'_>, bytes: usize, rights: Rights) -> io::Result<View> {
+        let protection = match rights {
+            Rights::Read => libc::PROT_READ,
+            Rights::Write | Rights::Both => libc::PROT_READ | libc::PROT_WRITE,
         };
-        let bytes = region.bytes();
         // SAFETY: a new mapping at an address that the kernel chooses; the memfd is sealed against shrinking.
         let base = unsafe {
-            libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, region.fd().as_raw_fd(), 0)
+            libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0)
         };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        Ok(View { base, bytes, _region: region.clone() })
+        Ok(View { base, bytes })
     }
 }
 
 impl Drop for View {
     fn drop(&mut self) {
-        // SAFETY: this is the mapping that `of` made, and nothing else has its address.
+        // SAFETY: this is the mapping that `map` made, and nothing else has its address.
         let result = unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
         assert_eq!(result, 0, "munmap of a whole mapping fails only for wrong arguments");
     }
+}
+
+/// Whether `fd` is a memfd that cannot shrink.
+fn is_sealed(fd: BorrowedFd<'_>) -> bool {
+    // SAFETY: the call takes numbers and touches no memory of ours; the descriptor is open.
+    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+    seals >= 0 && seals & libc::F_SEAL_SHRINK != 0
 }

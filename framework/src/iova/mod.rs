@@ -133,7 +133,24 @@ struct Space {
 
 struct State {
     mask: u64,
-    mapped: Vec<(u64, u64)>,
+    mapped: Vec<Mapped>,
+}
+
+/// An interval that devices of a space reach.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapped {
+    /// First address.
+    pub first: u64,
+    /// Last address.
+    pub last: u64,
+    /// The region's name.
+    pub name: String,
+}
+
+impl std::fmt::Display for Mapped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "`{}` ({:#x}-{:#x})", self.name, self.first, self.last)
+    }
 }
 
 impl AddressSpace {
@@ -156,6 +173,11 @@ impl AddressSpace {
         let mask = self.state().mask;
         let ranges = self.0.iommu.ranges().map_err(|error| self.refused("read the IOVA ranges", error))?;
         Ok(ranges.within_mask(mask))
+    }
+
+    /// What is mapped now, for reports.
+    pub fn mapped(&self) -> Vec<Mapped> {
+        self.state().mapped.clone()
     }
 
     /// How many mappings the space holds.
@@ -186,12 +208,12 @@ impl AddressSpace {
             return Err(IovaError::OutsideRanges { space, iova: first, bytes, ranges });
         }
         let mut state = self.state();
-        if state.mapped.iter().any(|(low, high)| *low <= last && first <= *high) {
+        if state.mapped.iter().any(|other| other.first <= last && first <= other.last) {
             return Err(IovaError::AlreadyMapped { space: self.0.name.clone(), iova: first });
         }
         let mapped = self.0.iommu.map(first, placement.region(), direction);
         mapped.map_err(|error| self.refused("map memory for DMA", error))?;
-        state.mapped.push((first, last));
+        state.mapped.push(Mapped { first, last, name: placement.region().name().to_owned() });
         Ok(Mapping::new(self.clone(), placement.clone(), direction))
     }
 
@@ -199,10 +221,10 @@ impl AddressSpace {
     pub(crate) fn narrow(&self, device: &str, mask: u64) -> Result<(), IovaError> {
         let ranges = self.ranges()?.within_mask(mask);
         let mut state = self.state();
-        let excluded = state.mapped.iter().find(|(first, last)| !ranges.contains(*first, *last));
-        if let Some((iova, _)) = excluded {
+        let excluded = state.mapped.iter().find(|mapped| !ranges.contains(mapped.first, mapped.last));
+        if let Some(mapped) = excluded {
             let (device, space) = (device.to_owned(), self.0.name.clone());
-            return Err(IovaError::WouldInvalidate { device, space, iova: *iova });
+            return Err(IovaError::WouldInvalidate { device, space, iova: mapped.first });
         }
         state.mask &= mask;
         Ok(())
@@ -211,7 +233,7 @@ impl AddressSpace {
     fn unmap(&self, first: u64, bytes: usize) -> Result<(), IovaError> {
         let mut state = self.state();
         self.0.iommu.unmap(first, bytes).map_err(|error| self.refused("unmap memory", error))?;
-        state.mapped.retain(|(low, _)| *low != first);
+        state.mapped.retain(|mapped| mapped.first != first);
         Ok(())
     }
 

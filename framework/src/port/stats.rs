@@ -139,6 +139,9 @@ pub struct PortStatistics {
     pub tx: TxCounters,
     /// Frames that the device dropped before a queue saw them: no buffer, overrun.
     pub rx_dropped: u64,
+    /// Looks at which the device had met a full receive ring since the look before: each stands for one lost frame or more. Some
+    /// devices count those frames in `rx_dropped` too, others only say that it happened.
+    pub rx_overruns: u64,
     /// Frames that the device found damaged: CRC, length, alignment.
     pub rx_damaged: u64,
     /// The device's own registers, by their datasheet names.

@@ -159,13 +159,20 @@ pub enum ReadyToReceive {
     Datagram,
 }
 
-/// How often to try again after "receiver not ready".
+/// How often to try again without progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RnrRetries {
-    /// So often, 0 to 6.
+pub enum Attempts {
+    /// So often: 0 to 7 after silence, 0 to 6 after "receiver not ready".
     Times(u8),
     /// Until [`Retry::dead_after`].
     UntilDead,
+}
+
+impl Attempts {
+    /// The count that is bounded by the wire; 0 when only time bounds them.
+    fn times(self) -> u8 {
+        if let Attempts::Times(times) = self { times } else { 0 }
+    }
 }
 
 /// When to send again, and when to give up.
@@ -173,10 +180,10 @@ pub enum RnrRetries {
 pub struct Retry {
     /// How long to wait for an acknowledgement, before the first retry.
     pub ack_timeout: Duration,
-    /// Retries without any progress, 0 to 7; always finite.
-    pub retries: u8,
+    /// Retries after silence.
+    pub retries: Attempts,
     /// Retries after "receiver not ready".
-    pub rnr_retries: RnrRetries,
+    pub rnr_retries: Attempts,
     /// Without any progress for so long, the peer is dead, whatever the counts say.
     pub dead_after: Duration,
 }
@@ -281,9 +288,9 @@ impl Modify {
 
 impl Retry {
     fn check(&self) -> Result<(), ModifyError> {
-        let rnr_retries = if let RnrRetries::Times(times) = self.rnr_retries { times } else { 0 };
-        if self.retries > 7 || rnr_retries > 6 {
-            return Err(ModifyError::Retries { retries: self.retries, rnr_retries });
+        let (retries, rnr_retries) = (self.retries.times(), self.rnr_retries.times());
+        if retries > 7 || rnr_retries > 6 {
+            return Err(ModifyError::Retries { retries, rnr_retries });
         }
         Ok(())
     }
@@ -410,7 +417,8 @@ mod tests {
         let (connection, send_psn, pkey_index) = (connection(), Psn::new(0), 0);
         let (min_rnr, ack_timeout) = (Duration::from_micros(10), Duration::from_millis(67));
         let dead_after = Duration::from_secs(1);
-        let retry = Retry { ack_timeout, retries, rnr_retries: RnrRetries::UntilDead, dead_after };
+        let retries = Attempts::Times(retries);
+        let retry = Retry { ack_timeout, retries, rnr_retries: Attempts::UntilDead, dead_after };
         let receive = match kind {
             QpType::Rc => ReadyToReceive::Reliable { connection, responder_resources: 16, min_rnr },
             QpType::Uc => ReadyToReceive::Unreliable { connection },

@@ -15,6 +15,7 @@ pub mod spsc;
 #[cfg(not(loom))]
 mod tests;
 mod transmit;
+pub mod virtqueue;
 
 pub use descriptor::{Descriptor, Slot};
 pub use memory::{RingLayout, RingMemory, RingMemoryError};

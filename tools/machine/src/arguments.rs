@@ -34,7 +34,7 @@ fn base(machine: &Machine) -> Vec<String> {
 
 fn boot(machine: &Machine, cache: &Cache) -> Vec<String> {
     let (image, initial) = cache.kernel(machine.kernel);
-    let mut kernel = "console=ttyS0 quiet panic=-1 intel_iommu=on iommu=nopt mitigations=off nokaslr rootfstype=9p \
+    let mut kernel = "console=ttyS0 quiet panic=-1 intel_iommu=on iommu=nopt no_timer_check nokaslr rootfstype=9p \
                       root=hostroot rootflags=trans=virtio,version=9p2000.L,msize=512000,cache=loose ro init=/init"
         .to_owned();
     if machine.kernel == Kernel::Debian {

@@ -61,7 +61,8 @@ impl Running {
     pub(crate) fn start(machine: &Machine, program: &[&OsStr]) -> Result<Running, MachineError> {
         let cache = Cache::new();
         cache.check(machine.kernel)?;
-        install_init(&cache.root().join("init"))?;
+        install(&cache.root().join("init"), include_str!("init.sh"))?;
+        install(&cache.root().join("init.fstab"), include_str!("init.fstab"))?;
         let folder = tempfile::Builder::new()
             .prefix("pollring-vm-")
             .tempdir()
@@ -224,13 +225,12 @@ fn with_log(error: MachineError, folder: &Path) -> MachineError {
 }
 
 /// The guest's first process lies in the root; it is this crate's, so it is written when it differs.
-fn install_init(path: &Path) -> Result<(), MachineError> {
-    let wanted = include_str!("init.sh");
+fn install(path: &Path, wanted: &str) -> Result<(), MachineError> {
     if fs::read_to_string(path).is_ok_and(|present| present == wanted) {
         return Ok(());
     }
     let install = || {
-        let new = path.with_extension(format!("{}", std::process::id()));
+        let new = path.with_extension(format!("new{}", std::process::id()));
         fs::write(&new, wanted)?;
         fs::set_permissions(&new, fs::Permissions::from_mode(0o755))?;
         fs::rename(&new, path)
@@ -241,7 +241,9 @@ fn install_init(path: &Path) -> Result<(), MachineError> {
 fn write_job(machine: &Machine, program: &[&OsStr], folder: &Path) -> Result<(), MachineError> {
     let job = folder.join("job");
     let shares: Vec<String> = machine.shares.iter().map(|path| path.display().to_string()).collect();
-    let lines = shares.iter().enumerate().map(|(position, path)| format!("share{position} {path}\n"));
+    let options = "x-mount.mkdir,trans=virtio,version=9p2000.L,msize=512000,cache=loose,ro";
+    let lines =
+        shares.iter().enumerate().map(|(position, path)| format!("share{position} {path} 9p {options}\n"));
     let mut command = Vec::new();
     for (name, value) in &machine.environment {
         command.extend_from_slice(format!("export {name}=").as_bytes());
@@ -258,7 +260,7 @@ fn write_job(machine: &Machine, program: &[&OsStr], folder: &Path) -> Result<(),
     command.push(b'\n');
     let write = || {
         fs::create_dir(&job)?;
-        fs::write(job.join("shares"), lines.collect::<String>())?;
+        fs::write(job.join("fstab"), lines.collect::<String>())?;
         fs::write(job.join("hugepages"), format!("{}\n", machine.hugepages))?;
         if machine.talk == Talk::Terminal {
             fs::write(job.join("interactive"), "")?;

@@ -7,10 +7,13 @@ use crate::{MachineError, host};
 use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Largest frame that is read, bytes.
 const LARGEST: usize = 65536;
+
+/// Between two looks at an empty socket.
+const PAUSE: Duration = Duration::from_micros(50);
 
 /// One end of a wire. It may be used from another thread.
 #[derive(Debug)]
@@ -27,6 +30,7 @@ impl Wire {
     /// The errno of bind.
     pub fn bind(own: &Path, peer: &Path) -> Result<Wire, MachineError> {
         let socket = UnixDatagram::bind(own).map_err(host(format!("bind {}", own.display())))?;
+        socket.set_nonblocking(true).map_err(host("set a socket non-blocking"))?;
         Ok(Wire { socket, peer: peer.to_owned(), buffer: vec![0; LARGEST] })
     }
 
@@ -35,7 +39,6 @@ impl Wire {
     /// # Errors
     /// Any other errno.
     pub fn send(&self, frame: &[u8]) -> io::Result<bool> {
-        self.socket.set_write_timeout(Some(Duration::from_millis(100)))?;
         match self.socket.send_to(frame, &self.peer) {
             Ok(_) => Ok(true),
             Err(error) if is_not_now(&error) => Ok(false),
@@ -48,13 +51,16 @@ impl Wire {
     /// # Errors
     /// The errno of recv.
     pub fn receive(&mut self, limit: Duration) -> io::Result<Option<&[u8]>> {
-        // A time-out of zero means none to the kernel.
-        self.socket.set_read_timeout(Some(limit.max(Duration::from_micros(1))))?;
-        match self.socket.recv(&mut self.buffer) {
-            Ok(bytes) => Ok(Some(&self.buffer[..bytes])),
-            Err(error) if is_not_now(&error) => Ok(None),
-            Err(error) => Err(error),
-        }
+        let start = Instant::now();
+        let bytes = loop {
+            match self.socket.recv(&mut self.buffer) {
+                Ok(bytes) => break bytes,
+                Err(error) if !is_not_now(&error) => return Err(error),
+                Err(_) if start.elapsed() >= limit => return Ok(None),
+                Err(_) => std::thread::sleep(PAUSE),
+            }
+        };
+        Ok(Some(&self.buffer[..bytes]))
     }
 }
 

@@ -7,6 +7,7 @@
 //! - [`igb`]: an Intel 82576 as a Rust value. It shares its register table and descriptor bits with the driver.
 //! - [`hostile`]: the lies that a device may be told to tell.
 //! - [`runner`]: a thread that steps devices and traffic until it is stopped.
+//! - [`serve`]: the same for another process: a device behind a vfio-user socket, on a thread that sleeps when nothing happens.
 //!
 //! A device does nothing by itself: a test calls its `step`, or a [`runner::Runner`] does. From the same seed and the same steps
 //! it does the same things. It reaches memory only through the simulated IOMMU, by device addresses.
@@ -15,7 +16,9 @@
 
 pub mod hostile;
 pub mod igb;
+mod packet;
 mod random;
 pub mod runner;
+pub mod serve;
 pub mod traffic;
 pub mod wire;

@@ -1,5 +1,6 @@
 //! Which frames the MAC takes (82576 datasheet 7.1.1.1, 8.10.1, 8.10.15 to 8.10.17).
 
+use super::others;
 use super::registers::RegisterWords;
 use pollring_drivers::nic::igb::regs::*;
 
@@ -9,7 +10,9 @@ const SHORTEST_BYTES: usize = 60;
 const LONGEST_BYTES: usize = 1518;
 const LONGEST_TAGGED_BYTES: usize = 1522;
 pub(super) const CRC_BYTES: usize = 4;
+/// Of the tag, and of what follows in it.
 const VLAN_ETHERTYPE: [u8; 2] = [0x81, 0x00];
+const VLAN_ID_MASK: u16 = 0xfff;
 /// RCTL.MO: which 12 bits of a group address index the multicast table.
 const MULTICAST_OFFSET_SHIFT: u32 = 12;
 
@@ -32,7 +35,25 @@ pub(super) fn judge(registers: &RegisterWords, frame: &[u8]) -> Verdict {
     if frame.len() + CRC_BYTES > longest(registers, control, frame) {
         return Verdict::TooLong;
     }
-    if is_for_us(registers, control, frame) { Verdict::Good } else { Verdict::NotForUs }
+    let ours = is_for_us(registers, control, frame) && is_on_our_vlan(registers, control, frame);
+    if ours { Verdict::Good } else { Verdict::NotForUs }
+}
+
+/// The tag of a frame that has one: priority, drop bit and VLAN (IEEE 802.1Q, 9.6).
+#[inline]
+pub(super) fn vlan_tag(frame: &[u8]) -> Option<u16> {
+    let [high, low, tag @ ..] = frame.get(12..)?.first_chunk::<4>()?;
+    ([*high, *low] == VLAN_ETHERTYPE).then(|| u16::from_be_bytes(*tag))
+}
+
+/// With the VLAN filter on, the table has a bit for each VLAN; frames without a tag pass (7.4.3).
+fn is_on_our_vlan(registers: &RegisterWords, control: u32, frame: &[u8]) -> bool {
+    if control & others::rctl::VLAN_FILTER == 0 {
+        return true;
+    }
+    let Some(tag) = vlan_tag(frame) else { return true };
+    let vlan = usize::from(tag & VLAN_ID_MASK);
+    registers[others::VFTA.at(vlan / 32)] >> (vlan % 32) & 1 != 0
 }
 
 fn longest(registers: &RegisterWords, control: u32, frame: &[u8]) -> usize {
@@ -60,10 +81,13 @@ fn is_for_us(registers: &RegisterWords, control: u32, frame: &[u8]) -> bool {
 
 fn is_own_address(registers: &RegisterWords, [a, b, c, d, e, f]: [u8; 6]) -> bool {
     let (low, high) = (u32::from_le_bytes([a, b, c, d]), u32::from(u16::from_le_bytes([e, f])));
-    (0..RAL.count).any(|at| {
-        let entry = registers[RAH.at(at)];
-        entry & rah::VALID != 0 && entry & 0xffff == high && registers[RAL.at(at)] == low
-    })
+    let is_entry = |low_at: usize, high_at: usize| {
+        let entry = registers[high_at];
+        entry & rah::VALID != 0 && entry & 0xffff == high && registers[low_at] == low
+    };
+    (0..RAL.count).any(|at| is_entry(RAL.at(at), RAH.at(at)))
+        || (0..others::RA_HIGH.count / 2)
+            .any(|at| is_entry(others::RA_HIGH.at(at * 2), others::RA_HIGH.at(at * 2 + 1)))
 }
 
 /// The upper bits of the address, at the offset that RCTL.MO selects, number one bit of the table.
@@ -121,6 +145,29 @@ mod tests {
             registers[MTA.at(hash / 32)] = 1 << (hash % 32);
             assert_eq!(judge(&registers, &frame(GROUP, 60)), Verdict::Good);
         }
+    }
+
+    #[test]
+    fn the_vlan_table_filters_tagged_frames_only() {
+        let mut tagged = frame(OWN, 64);
+        tagged[12..16].copy_from_slice(&[0x81, 0, 0xe0, 0x45]);
+        let mut registers = registers(0);
+        assert_eq!(judge(&registers, &tagged), Verdict::Good);
+        registers[RCTL.at(0)] = others::rctl::VLAN_FILTER;
+        assert_eq!(judge(&registers, &tagged), Verdict::NotForUs);
+        assert_eq!(judge(&registers, &frame(OWN, 64)), Verdict::Good);
+        registers[others::VFTA.at(2)] = 1 << 5;
+        assert_eq!(judge(&registers, &tagged), Verdict::Good);
+    }
+
+    #[test]
+    fn the_upper_addresses_count_too() {
+        let mut registers = registers(0);
+        let far = [2, 9, 9, 9, 9, 9];
+        assert_eq!(judge(&registers, &frame(far, 60)), Verdict::NotForUs);
+        registers[0x54e0 + 7 * 8] = u32::from_le_bytes([2, 9, 9, 9]);
+        registers[0x54e4 + 7 * 8] = 0x0909 | rah::VALID;
+        assert_eq!(judge(&registers, &frame(far, 60)), Verdict::Good);
     }
 
     #[test]

@@ -3,13 +3,19 @@
 //! [`Igb`] is a [`SoftwareDevice`]: put it on a simulated bus, open it there, and a driver runs on it. It does its work in
 //! [`Igb::step`], under one lock that register accesses take too; tail registers are words that the driver stores into without it.
 //! What a driver does against the datasheet is counted as a [`Violation`], never a panic. Defects, unplugging and lies are told to it from
-//! outside. Not there: interrupts, offloads, legacy and context descriptors, VLAN tables, virtual functions, flow control.
+//! outside. Stock drivers run on it, over `pollring simulate`. Not there: legacy descriptors, header split, virtual functions and their
+//! switch, flow control, time stamps, wake-up, management, loopback.
 
+mod checksum;
 mod config;
 mod filter;
+mod interrupt;
 mod lying;
 mod memory;
+mod msix;
 mod nvm;
+mod offload;
+mod others;
 mod phy;
 mod queue;
 mod registers;
@@ -26,13 +32,15 @@ pub use violation::Violation;
 
 use crate::hostile::{Lie, Lies};
 use crate::wire::WireEnd;
-use config::BAR_BYTES;
+use config::{BAR_BYTES, MSIX_BAR, MSIX_BAR_BYTES, VECTORS};
+use msix::VectorTable;
 use pollring::bus::RegisterFile;
-use pollring::bus::simulated::{SimulatedIommu, SoftwareDevice};
+use pollring::bus::simulated::{Interrupts, SimulatedIommu, SoftwareDevice};
 use pollring_drivers::nic::igb::regs::{RDT, TDT};
 use state::State;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// When descriptors are written back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,6 +138,8 @@ pub struct Counters {
     pub lost_in_reset: u64,
     /// DMA accesses that the IOMMU refused.
     pub dma_faults: u64,
+    /// Interrupt vectors that it raised.
+    pub interrupts: u64,
 }
 
 /// Frames a step, and steps, of [`Igb::run_until_idle`]; it gives up on a device that is never idle.
@@ -139,6 +149,7 @@ const MOST_STEPS: usize = 1_000_000;
 /// A software 82576.
 pub struct Igb {
     bar: Arc<Bar>,
+    vector_table: Arc<VectorTable>,
 }
 
 struct Bar {
@@ -159,7 +170,8 @@ impl Igb {
         let state = State::new(config);
         let tails =
             [&state.rx, &state.tx].map(|queues| queues.iter().map(|queue| queue.tail().clone()).collect());
-        Arc::new(Igb { bar: Arc::new(Bar { state: Mutex::new(state), tails }) })
+        let vector_table = Arc::new(VectorTable::default());
+        Arc::new(Igb { bar: Arc::new(Bar { state: Mutex::new(state), tails }), vector_table })
     }
 
     /// Moves up to `budget_frames` frames in each direction and does the write-backs that are due; gives how much that was, 0 when there
@@ -187,10 +199,21 @@ impl Igb {
         self.bar.lock().queued()
     }
 
+    /// How long an interrupt that is throttled has to wait for a step, if there is one.
+    pub fn held_for(&self) -> Option<Duration> {
+        self.bar.lock().held_for()
+    }
+
     /// What it counted beside its registers.
     pub fn counters(&self) -> Counters {
         let state = self.bar.lock();
-        Counters { dma_faults: state.memory.faults(), ..state.counters }
+        let (dma_faults, interrupts) = (state.memory.faults(), state.interrupts.count());
+        Counters { dma_faults, interrupts, ..state.counters }
+    }
+
+    /// Accesses of registers that the model does not know, by offset.
+    pub fn unknown_registers(&self) -> Vec<(usize, u64)> {
+        self.bar.lock().unknown.counts()
     }
 
     /// DMA accesses that the IOMMU refused.
@@ -248,24 +271,42 @@ impl SoftwareDevice for Igb {
     fn config_write32(&self, offset: u16, value: u32) {
         let mut state = self.bar.lock();
         if state.is_touched() {
-            state.config.write(offset, value);
-            state.set_gate();
+            match state.config.write(offset, value) {
+                config::Effect::None => state.set_gate(),
+                config::Effect::Reset => {
+                    state.reset_function();
+                    self.vector_table.reset();
+                }
+            }
         }
     }
 
     fn bar(&self, bar: u8) -> Option<(Arc<dyn RegisterFile>, usize)> {
-        (bar == 0).then(|| (self.bar.clone() as Arc<dyn RegisterFile>, BAR_BYTES))
+        match bar {
+            0 => Some((self.bar.clone(), BAR_BYTES)),
+            MSIX_BAR => Some((self.vector_table.clone(), MSIX_BAR_BYTES)),
+            _ => None,
+        }
     }
 
     fn reset(&self) {
         let mut state = self.bar.lock();
         if state.is_touched() {
             state.reset_function();
+            self.vector_table.reset();
         }
     }
 
     fn attach(&self, iommu: Arc<SimulatedIommu>) {
         self.bar.lock().memory.attach(iommu);
+    }
+
+    fn vectors(&self) -> u16 {
+        VECTORS
+    }
+
+    fn connect(&self, interrupts: Arc<dyn Interrupts>) {
+        self.bar.lock().interrupts.connect(interrupts);
     }
 }
 

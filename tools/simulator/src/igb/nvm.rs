@@ -1,11 +1,13 @@
 //! The NVM and its read register EERD (82576 datasheet 6.2, 8.4.2).
 //!
-//! 64 words of 16 bits: the address in words 0 to 2, the checksum in the last. A read takes a while: DONE shows on the second look.
+//! 1024 words of 16 bits: the address in words 0 to 2, the checksum of the first 64 in word 63, nothing behind them. A read takes a
+//! while: DONE shows on the second look.
 
 use crate::igb::Answer;
 use pollring_drivers::nic::igb::regs::eerd;
 
 const WORDS: usize = 64;
+const ALL_WORDS: usize = 1024;
 /// All words add up to this (6.2.24).
 const CHECKSUM: u16 = 0xbaba;
 
@@ -38,7 +40,8 @@ impl Nvm {
 
     pub(super) fn write(&mut self, value: u32) {
         let address = value >> eerd::ADDRESS_SHIFT & 0x3fff;
-        let word = self.words.get(address as usize).copied().unwrap_or(0xffff);
+        // Behind the last word the address wraps around.
+        let word = self.words.get(address as usize % ALL_WORDS).copied().unwrap_or(0xffff);
         self.register = u32::from(word) << eerd::DATA_SHIFT | address << eerd::ADDRESS_SHIFT;
         if value & eerd::START != 0 {
             self.register |= eerd::DONE;

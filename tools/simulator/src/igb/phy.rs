@@ -1,7 +1,8 @@
 //! The PHY behind MDIC, and its negotiation (IEEE 802.3 clause 22; 82576 datasheet 8.2.4).
 //!
 //! Negotiation starts when BMCR asks for it, as in QEMU's model and unlike a PHY with power, which also starts by itself: a driver that
-//! forgets to ask shall notice. It takes some steps with the cable in one piece. A cable that was cut starts it over.
+//! forgets to ask shall notice. It takes some steps with the cable in one piece. A cable that was cut starts it over. The partner
+//! offers everything up to 1000 Mbit/s full duplex and no pause. Registers without a meaning here keep what is written.
 
 use crate::igb::Answer;
 use pollring_drivers::nic::igb::regs::mdic;
@@ -11,6 +12,23 @@ pub(super) const NEGOTIATION_STEPS: u32 = 8;
 
 const ADDRESS: u32 = 1;
 const BMCR_RESET: u32 = 1 << 15;
+/// Registers that MDIO addresses.
+const REGISTERS: usize = 32;
+/// Registers of its own vendor: the page of the cable's length (IGP03), which must not read as 0, and the select register.
+const PAGE_SELECT: u32 = 31;
+const FIRST_PAGED: u32 = 16;
+const CABLE_LENGTH_PAGE: u32 = 0x1000;
+const CABLE_LENGTH: u32 = 8 << 9;
+/// What it advertises, and what the partner does: 10 and 100 Mbit/s, both duplexes, selector IEEE 802.3; acknowledged.
+const ADVERTISED: u32 = 0x01e1;
+const PARTNER: u32 = 0x4000 | ADVERTISED;
+/// 1000 Mbit/s: full duplex advertised; the partner has it, both receivers are fine.
+const ADVERTISED_1000: u32 = 0x0200;
+const PARTNER_1000: u32 = 0x3800;
+/// Extended status: 1000BASE-T, both duplexes.
+const EXTENDED_STATUS: u32 = 0x3000;
+/// Port status of IGP03: 1000 Mbit/s, crossed, link.
+const PORT_STATUS: u32 = 0xc800 | 1 << 10;
 /// 10 and 100 Mbit/s half and full duplex, extended status and capabilities, negotiation.
 const BMSR_ABILITIES: u32 = 0x7949;
 /// Identifier of the 82576's PHY.
@@ -26,6 +44,8 @@ enum Negotiation {
 
 pub(super) struct Phy {
     control: u32,
+    /// What was written to the others.
+    kept: [u16; REGISTERS],
     negotiation: Negotiation,
     register: u32,
     looks_left: u8,
@@ -33,8 +53,11 @@ pub(super) struct Phy {
 
 impl Phy {
     pub(super) fn new() -> Phy {
+        let mut kept = [0; REGISTERS];
+        (kept[4], kept[9]) = (ADVERTISED as u16, ADVERTISED_1000 as u16);
         Phy {
             control: mdic::BMCR_AUTONEG,
+            kept,
             negotiation: Negotiation::NotAsked,
             register: mdic::READY,
             looks_left: 0,
@@ -85,6 +108,7 @@ impl Phy {
 
     fn write(&mut self, register: u32, value: u32) {
         if register != mdic::BMCR {
+            self.kept[register as usize] = value as u16;
             return;
         }
         if value & BMCR_RESET != 0 {
@@ -106,8 +130,18 @@ impl Phy {
             mdic::BMSR => BMSR_ABILITIES,
             2 => ID_1,
             3 => ID_2,
-            _ => 0,
+            5 if self.is_done() => PARTNER,
+            10 if self.is_done() => PARTNER_1000,
+            5 | 6 | 10 => 0,
+            15 => EXTENDED_STATUS,
+            FIRST_PAGED..PAGE_SELECT if self.page() >= CABLE_LENGTH_PAGE => CABLE_LENGTH,
+            17 if self.is_done() => PORT_STATUS,
+            _ => u32::from(self.kept[register as usize]),
         }
+    }
+
+    fn page(&self) -> u32 {
+        u32::from(self.kept[PAGE_SELECT as usize])
     }
 }
 

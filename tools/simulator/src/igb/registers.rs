@@ -1,14 +1,18 @@
 //! Register accesses, by the rules of the table that the driver shares (82576 datasheet, chapter 8).
 //!
-//! What the table does not have reads as 0 and ignores writes. Plain registers are words; the ones with effects are told apart here.
-//! Accesses hold the device's lock. The tail registers are words of their own, which the driver may also store into without it.
+//! The table that the driver shares comes first, then the registers that other drivers use. What neither has reads as 0, ignores
+//! writes and is counted. Plain registers are words; the ones with effects are told apart here. Accesses hold the device's lock. The
+//! tail registers are words of their own, which the driver may also store into without it.
 
 use super::config::BAR_BYTES;
+use super::others::{self, eecd, swsm};
+use super::phy::Phy;
 use super::state::{Side, State};
 use super::violation::Violation;
 use super::{Answer, Defect};
 use pollring::bus::{Access, Register};
 use pollring_drivers::nic::igb::regs::*;
+use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
@@ -23,7 +27,11 @@ mod at {
     macro_rules! offsets {
         ($($name:ident)*) => { $(pub(super) const $name: usize = super::$name.offset;)* };
     }
-    offsets!(CTRL STATUS MDIC EERD ICR RDH RDT RXDCTL TDH TDT TXDCTL GORCL GORCH GOTCL GOTCH);
+    offsets!(CTRL STATUS MDIC EECD EERD ICR RDH RDT RXDCTL TDH TDT TXDCTL GORCL GORCH GOTCL GOTCH);
+    macro_rules! others {
+        ($($name:ident)*) => { $(pub(super) const $name: usize = super::others::$name.offset;)* };
+    }
+    others!(EICR SWSM TORL TORH TOTL TOTH);
 }
 
 /// The words behind the registers, indexed by byte offset.
@@ -55,18 +63,43 @@ impl IndexMut<usize> for RegisterWords {
     }
 }
 
-/// The register at `offset`, and which one of its array it is.
-pub(super) fn lookup(offset: usize) -> Option<(&'static Register, usize)> {
-    static TABLE: OnceLock<Vec<Option<(u16, u16)>>> = OnceLock::new();
+/// A register, and which one of its array it is.
+type Place = (&'static Register, usize);
+
+/// The register at `offset`. What our driver's table has is found there, whatever the other one says.
+pub(super) fn lookup(offset: usize) -> Option<Place> {
+    static TABLE: OnceLock<Vec<Option<Place>>> = OnceLock::new();
     let table = TABLE.get_or_init(|| {
         let mut table = vec![None; BAR_BYTES / 4];
-        for (number, register) in REGISTERS.iter().enumerate() {
-            (0..register.count).for_each(|at| table[register.at(at) / 4] = Some((number as u16, at as u16)));
+        for register in others::REGISTERS.iter().chain(REGISTERS) {
+            (0..register.count).for_each(|at| table[register.at(at) / 4] = Some((register, at)));
+        }
+        for word in 0..table.len() {
+            table[word] = table[others::canonical(word * 4) / 4];
         }
         table
     });
-    let (number, at) = (*table.get(offset / 4)?)?;
-    Some((&REGISTERS[usize::from(number)], usize::from(at)))
+    *table.get(offset / 4)?
+}
+
+/// Accesses of registers that the model does not know.
+#[derive(Default)]
+pub(super) struct Unknown(BTreeMap<usize, u64>);
+
+impl Unknown {
+    #[cold]
+    fn report(&mut self, offset: usize) {
+        let count = self.0.entry(offset & !3).or_default();
+        *count += 1;
+        if *count == 1 {
+            tracing::debug!(offset = format!("{offset:#x}"), "a register that the model does not know");
+        }
+    }
+
+    /// Accesses by offset.
+    pub(super) fn counts(&self) -> Vec<(usize, u64)> {
+        self.0.iter().map(|(offset, count)| (*offset, *count)).collect()
+    }
 }
 
 impl State {
@@ -75,7 +108,10 @@ impl State {
         if !self.is_touched() || !self.config.memory_space() {
             return u32::MAX;
         }
-        let Some((register, index)) = lookup(offset) else { return 0 };
+        let Some((register, index)) = lookup(offset) else {
+            self.unknown.report(offset);
+            return 0;
+        };
         match self.lie_about_register(register) {
             Some(lie) => lie,
             None => self.read_register(register, index),
@@ -88,6 +124,9 @@ impl State {
             at::STATUS => self.read_status(),
             at::MDIC => self.phy.read_mdic(self.answer(Defect::PhyNeverReady)),
             at::EERD => self.nvm.read(self.answer(Defect::NvmNeverDone)),
+            at::ICR => self.read_causes(),
+            at::EICR => self.read_extended_causes(),
+            at::SWSM => self.read_semaphore(),
             at::RDH => self.rx[index].head(),
             at::TDH => self.tx[index].head(),
             at::RDT => self.rx[index].tail().load(Ordering::Acquire),
@@ -98,6 +137,10 @@ impl State {
             at::GORCH => self.received_octets.read_high(),
             at::GOTCL => self.sent_octets.read_low(),
             at::GOTCH => self.sent_octets.read_high(),
+            at::TORL => self.all_received_octets.read_low(),
+            at::TORH => self.all_received_octets.read_high(),
+            at::TOTL => self.all_sent_octets.read_low(),
+            at::TOTH => self.all_sent_octets.read_high(),
             _ => self.read_plain(register, index),
         }
     }
@@ -116,20 +159,36 @@ impl State {
         if !self.is_touched() || !self.config.memory_space() {
             return;
         }
-        let Some((register, index)) = lookup(offset) else { return };
+        let Some((register, index)) = lookup(offset) else { return self.unknown.report(offset) };
         match register.offset {
             at::CTRL => self.write_control(value),
             at::MDIC => self.phy.write_mdic(value),
+            at::EECD => self.write_nvm_control(value),
             at::EERD => self.nvm.write(value),
-            at::ICR => self.registers[offset] &= !value,
             at::RDH => self.rx[index].set_head(value),
             at::TDH => self.tx[index].set_head(value),
             at::RDT => self.rx[index].tail().store(value, Ordering::Release),
             at::TDT => self.tx[index].tail().store(value, Ordering::Release),
             at::RXDCTL => self.write_queue_control(Side::Rx, register.at(index), index, value),
             at::TXDCTL => self.write_queue_control(Side::Tx, register.at(index), index, value),
+            offset if self.write_interrupt(offset, value) => {}
             _ => self.write_plain(register, index, value),
         }
+    }
+
+    /// Reading the semaphore takes it, if it was free (8.6).
+    fn read_semaphore(&mut self) -> u32 {
+        let value = self.registers[at::SWSM];
+        self.registers[at::SWSM] |= swsm::SOFTWARE;
+        value
+    }
+
+    /// Access to the NVM's pins is granted at once; they lead nowhere (8.4).
+    fn write_nvm_control(&mut self, value: u32) {
+        let kept = eecd::GRANT | eecd::PRESENT | eecd::AUTO_READ_DONE | 0xf << eecd::SIZE_SHIFT;
+        let grant = if value & eecd::REQUEST != 0 { eecd::GRANT } else { 0 };
+        let fixed = self.registers[at::EECD] & kept & !eecd::GRANT;
+        self.registers[at::EECD] = value & !kept | fixed | grant;
     }
 
     fn write_plain(&mut self, register: &Register, index: usize, value: u32) {
@@ -157,6 +216,9 @@ impl State {
             self.was_reset = true;
             self.reset_looks = 1;
         } else {
+            if value & others::ctrl::PHY_RESET != 0 {
+                self.phy = Phy::new();
+            }
             self.registers[at::CTRL] = value;
         }
         self.set_gate();

@@ -35,6 +35,14 @@ mod rss_type {
 pub(super) struct Steering {
     pub queue: usize,
     pub info: u64,
+    /// More bits for word 1 of the last descriptor.
+    pub status: u64,
+}
+
+impl Steering {
+    fn to(queue: usize, info: u64) -> Steering {
+        Steering { queue, info, status: 0 }
+    }
 }
 
 /// What is hashed: at most two IPv6 addresses and two ports.
@@ -47,18 +55,18 @@ struct Input {
 
 /// Chooses the queue of `frame`.
 pub(super) fn steer(registers: &RegisterWords, frame: &[u8]) -> Steering {
-    let Some(input) = parse(frame) else { return Steering { queue: 0, info: 0 } };
+    let Some(input) = parse(frame) else { return Steering::to(0, 0) };
     let control = registers[MRQC.at(0)];
     if control & 7 != mrqc::RSS {
-        return Steering { queue: 0, info: input.kind };
+        return Steering::to(0, input.kind);
     }
     let Some((bytes, rss_type)) = covered(control, &input) else {
-        return Steering { queue: 0, info: input.kind };
+        return Steering::to(0, input.kind);
     };
     let hash = toeplitz(registers, &input.bytes[..bytes]);
     let entry = hash as usize & 0x7f;
     let queue = registers[RETA.at(entry / 4)].to_le_bytes()[entry % 4] & 0xf;
-    Steering { queue: usize::from(queue), info: u64::from(hash) << 32 | input.kind | rss_type }
+    Steering::to(usize::from(queue), u64::from(hash) << 32 | input.kind | rss_type)
 }
 
 /// How many bytes are hashed, and what that is called.
@@ -223,6 +231,6 @@ mod tests {
         for length in 0..frame.len() {
             steer(&on, &frame[..length]);
         }
-        assert_eq!(steer(&on, &[0; 60]), Steering { queue: 0, info: 0 });
+        assert_eq!(steer(&on, &[0; 60]), Steering::to(0, 0));
     }
 }

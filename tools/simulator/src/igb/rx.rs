@@ -5,7 +5,9 @@
 //! arrives is counted in MPC. While the receiver is off or the link is down, frames stay on the wire. So each frame that arrived is
 //! counted once: TPR = GPRC + RQDPC + MPC + RUC + ROC + filtered + lost, and those that wait.
 
+use super::checksum;
 use super::filter::{self, CRC_BYTES, Verdict};
+use super::others::{self, rxcsum};
 use super::queue::{Next, WriteBack};
 use super::rss::{self, Steering};
 use super::state::{Side, State};
@@ -18,6 +20,9 @@ use std::collections::VecDeque;
 const CHUNK: usize = 16;
 /// SRRCTL.BSIZEPACKET of 0: RCTL.BSIZE decides, which is 2 KiB after reset (8.10.2).
 const DEFAULT_BUFFER_BYTES: usize = 2048;
+/// RSS type in word 0 of the write-back, and the bit of word 1 that says that a tag is beside the frame (7.1.5.2).
+const RSS_TYPE_MASK: u64 = 0xf;
+const VLAN_STRIPPED: u64 = 1 << 3;
 /// Buffers of free frames that are kept.
 const SPARE_FRAMES: usize = 1024;
 
@@ -102,9 +107,10 @@ impl State {
     }
 
     fn take_from_wire(&mut self, limit: usize) -> usize {
-        let State { wire, registers, inbox, counters, .. } = self;
+        let State { wire, registers, inbox, counters, all_received_octets, .. } = self;
         wire.receive_batch(limit, |slot| {
             registers.count(TPR);
+            all_received_octets.add(slot.len());
             match filter::judge(registers, slot) {
                 Verdict::Good => {
                     if !inbox.take(slot, registers[RXPBS.at(0)] as usize * 1024) {
@@ -140,7 +146,7 @@ impl State {
         if !self.memory.is_open() {
             return Placing::Blocked;
         }
-        let steering = rss::steer(&self.registers, &waiting.bytes);
+        let mut steering = rss::steer(&self.registers, &waiting.bytes);
         let strip = self.registers[RCTL.at(0)] & rctl::STRIP_CRC != 0;
         let bytes = waiting.bytes.len() + if strip { 0 } else { CRC_BYTES };
         let buffer_bytes = self.buffer_bytes(steering.queue);
@@ -153,6 +159,7 @@ impl State {
             return self.find_no_buffer(steering.queue, waiting);
         } else {
             self.count_placed(&waiting.bytes);
+            self.offload(&mut steering, &mut waiting.bytes);
             if !strip {
                 let crc = ethernet_crc(&waiting.bytes);
                 waiting.bytes.extend_from_slice(&crc.to_le_bytes());
@@ -160,6 +167,23 @@ impl State {
             self.fill(steering, &waiting.bytes, buffer_bytes);
         }
         Placing::Done
+    }
+
+    /// Checks checksums, then takes the VLAN tag out of a frame where the driver asked for it (7.1.11, 7.4.1).
+    #[inline]
+    fn offload(&self, steering: &mut Steering, frame: &mut Vec<u8>) {
+        let control = self.registers[RXCSUM.at(0)];
+        if control & rxcsum::HASH == 0 {
+            // The place of the hash then holds a checksum of fragments, which is not modelled.
+            steering.info &= u64::from(u32::MAX) & !RSS_TYPE_MASK;
+        }
+        steering.status = checksum::judge(control, frame);
+        if self.registers[CTRL.at(0)] & others::ctrl::VLAN_MODE != 0
+            && let Some(tag) = filter::vlan_tag(frame)
+        {
+            frame.drain(12..16);
+            steering.status |= VLAN_STRIPPED | u64::from(tag) << rx::VLAN_SHIFT;
+        }
     }
 
     fn buffer_bytes(&self, queue: usize) -> usize {
@@ -189,7 +213,7 @@ impl State {
     }
 
     /// Writes a frame into as many buffers as it needs, and each descriptor back after its bytes.
-    fn fill(&mut self, Steering { queue, info }: Steering, frame: &[u8], buffer_bytes: usize) {
+    fn fill(&mut self, Steering { queue, info, status: last }: Steering, frame: &[u8], buffer_bytes: usize) {
         let mut left = frame.len();
         for part in frame.chunks(buffer_bytes) {
             let fetched = match self.rx[queue].next(&mut self.memory, &mut self.violations) {
@@ -206,7 +230,7 @@ impl State {
             // A posted write has no answer, so the descriptor is done even if this one was refused.
             let _ = self.memory.write(buffer, part);
             left -= part.len();
-            let end = if left == 0 { rx::END_OF_PACKET } else { 0 };
+            let end = if left == 0 { rx::END_OF_PACKET | last } else { 0 };
             let status = rx::DONE | end | (part.len() as u64) << rx::LENGTH_SHIFT;
             let write_back = WriteBack { address: fetched.address, words: [info, status] };
             self.write_back(Side::Rx, queue, write_back, (buffer, part.len()));
@@ -217,7 +241,7 @@ impl State {
         self.counters.frames_received += 1;
         self.received_octets.add(frame.len());
         if let Some(destination) = frame.first_chunk() {
-            self.registers.count_received(*destination);
+            self.registers.count_received(*destination, frame.len());
         }
     }
 }

@@ -4,12 +4,14 @@
 //! register accesses wait for it; so when a write that ends DMA has returned, no access is under way.
 
 use super::config::ConfigSpace;
+use super::interrupt::Line;
 use super::lying::Lying;
 use super::memory::Memory;
 use super::nvm::Nvm;
+use super::others::{self, eecd, rxcsum};
 use super::phy::Phy;
 use super::queue::{Queue, WriteBack};
-use super::registers::RegisterWords;
+use super::registers::{RegisterWords, Unknown};
 use super::rx::PacketBuffer;
 use super::statistics::Octets;
 use super::tx::Outbox;
@@ -26,8 +28,15 @@ pub(super) const QUEUES: usize = 16;
 /// Reset values (82576 datasheet 8.3.1, 8.4.1, 8.10.10, 8.12.11).
 const PACKET_BUFFER_KIB: u32 = 64;
 const WRITE_BACK_THRESHOLD: u32 = 1 << dctl::WRITE_BACK_SHIFT;
-/// EECD: an NVM is there (bit 8), and it was read (bit 9).
-const NVM_PRESENT_AND_READ: u32 = 1 << 8 | 1 << 9;
+/// EECD: an NVM is there, was read, and has 1024 words.
+const NVM_STATE: u32 = eecd::PRESENT | eecd::AUTO_READ_DONE | 4 << eecd::SIZE_SHIFT;
+/// EEMNGCTL: the configuration of every port is done.
+const CONFIGURED: u32 = 0xf << 18;
+/// VET: the ethertype of IEEE 802.1Q.
+const VLAN_ETHERTYPE: u32 = 0x8100;
+/// DTXTCPFLGL and DTXTCPFLGH: FIN and PSH go with the last segment, CWR with the first.
+const FIRST_AND_MIDDLE_FLAGS: u32 = 0xf76 << 16 | 0xff6;
+const LAST_FLAGS: u32 = 0xf7f;
 
 /// Which half of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +58,10 @@ pub(super) struct State {
     pub outbox: Outbox,
     pub received_octets: Octets,
     pub sent_octets: Octets,
+    pub all_received_octets: Octets,
+    pub all_sent_octets: Octets,
+    pub interrupts: Line,
+    pub unknown: Unknown,
     pub violations: Violations,
     pub counters: Counters,
     pub lying: Option<Box<Lying>>,
@@ -79,6 +92,10 @@ impl State {
             outbox: Outbox::new(QUEUES),
             received_octets: Octets::default(),
             sent_octets: Octets::default(),
+            all_received_octets: Octets::default(),
+            all_sent_octets: Octets::default(),
+            interrupts: Line::default(),
+            unknown: Unknown::default(),
             violations: Violations::default(),
             counters: Counters::default(),
             lying: config.lies.map(|lies| Box::new(Lying::new(Liar::new(lies)))),
@@ -112,7 +129,13 @@ impl State {
         self.registers.clear();
         self.registers[CTRL.at(0)] = ctrl::FULL_DUPLEX;
         self.registers[RXPBS.at(0)] = PACKET_BUFFER_KIB;
-        self.registers[EECD.at(0)] = NVM_PRESENT_AND_READ;
+        self.registers[EECD.at(0)] = NVM_STATE;
+        self.registers[RXCSUM.at(0)] = rxcsum::IP | rxcsum::TCP_UDP;
+        self.registers[others::EEMNGCTL.at(0)] = CONFIGURED;
+        self.registers[others::VET.at(0)] = VLAN_ETHERTYPE;
+        self.registers[others::DTXTCPFLGL.at(0)] = FIRST_AND_MIDDLE_FLAGS;
+        self.registers[others::DTXTCPFLGH.at(0)] = LAST_FLAGS;
+        self.interrupts.reset();
         for index in 0..QUEUES {
             self.registers[RXDCTL.at(index)] = WRITE_BACK_THRESHOLD;
             self.rx[index].reset(index == 0);
@@ -124,6 +147,7 @@ impl State {
             self.registers[RAH.at(0)] = high | rah::VALID;
         }
         (self.received_octets, self.sent_octets) = Default::default();
+        (self.all_received_octets, self.all_sent_octets) = Default::default();
         self.counters.lost_in_reset += (self.inbox.clear() + self.outbox.clear()) as u64;
         self.link_seen = false;
         if let Some(lying) = &mut self.lying {
@@ -164,7 +188,9 @@ impl State {
         self.watch_link();
         let sent = self.transmit(budget_frames);
         let received = self.receive(budget_frames);
-        sent + received + self.write_back_due()
+        let written = self.write_back_due();
+        self.interrupt();
+        sent + received + written
     }
 
     fn watch_link(&mut self) {
@@ -194,7 +220,10 @@ impl State {
         if self.lying.is_some() && self.lie_about_write_back(side, index, &mut write_back, frame) {
             return;
         }
-        let Timing::Delayed { longest } = self.timing else { return write_back.perform(&mut self.memory) };
+        let Timing::Delayed { longest } = self.timing else {
+            self.interrupts.note(side, index);
+            return write_back.perform(&mut self.memory);
+        };
         let due = self.now + self.random.below(u64::from(longest) + 1);
         let late = &mut self.queue(side, index).late;
         let due = late.back().map_or(due, |(before, _)| due.max(*before));
@@ -210,8 +239,17 @@ impl State {
         match self.timing {
             Timing::Immediate => lied,
             Timing::Delayed { .. } => {
-                let queues = self.rx.iter_mut().chain(&mut self.tx);
-                lied + queues.map(|queue| queue.write_back_due(now, memory)).sum::<usize>()
+                let rx = self.rx.iter_mut().enumerate().map(|(at, queue)| (Side::Rx, at, queue));
+                let tx = self.tx.iter_mut().enumerate().map(|(at, queue)| (Side::Tx, at, queue));
+                let mut written = 0;
+                for (side, at, queue) in rx.chain(tx) {
+                    let done = queue.write_back_due(now, memory);
+                    written += done;
+                    if done > 0 {
+                        self.interrupts.note(side, at);
+                    }
+                }
+                lied + written
             }
         }
     }

@@ -3,12 +3,16 @@
 //! Reading the low half of an octet counter holds its value; reading the high half clears what was held, so that nothing that is
 //! counted between the two is lost.
 
+use super::others;
 use super::registers::RegisterWords;
 use pollring::bus::Register;
 use pollring_drivers::nic::igb::regs::*;
 
 /// A CRC counts as octets on the wire.
 const CRC_BYTES: u64 = 4;
+
+/// Longest frames of the first five length counters, with CRC; the sixth has the rest (8.18).
+const LENGTHS: [usize; 5] = [64, 127, 255, 511, 1023];
 
 /// A 64-bit octet counter.
 #[derive(Clone, Copy, Default)]
@@ -50,8 +54,9 @@ impl RegisterWords {
 
     /// A frame that is in memory.
     #[inline]
-    pub(super) fn count_received(&mut self, destination: [u8; 6]) {
+    pub(super) fn count_received(&mut self, destination: [u8; 6], frame_bytes: usize) {
         self.count(GPRC);
+        self.count_at(others::PRC, length_class(frame_bytes));
         if destination == [0xff; 6] {
             self.count(BPRC);
         } else if destination[0] & 1 != 0 {
@@ -61,10 +66,21 @@ impl RegisterWords {
 
     /// A frame that is on the wire.
     #[inline]
-    pub(super) fn count_sent(&mut self) {
+    pub(super) fn count_sent(&mut self, frame: &[u8]) {
         self.count(GPTC);
         self.count(TPT);
+        self.count_at(others::PTC, length_class(frame.len()));
+        match frame.first_chunk::<6>() {
+            Some([0xff, 0xff, 0xff, 0xff, 0xff, 0xff]) => self.count(others::BPTC),
+            Some([first, ..]) if first & 1 != 0 => self.count(others::MPTC),
+            _ => {}
+        }
     }
+}
+
+#[inline]
+fn length_class(frame_bytes: usize) -> usize {
+    LENGTHS.iter().filter(|longest| frame_bytes + CRC_BYTES as usize > **longest).count()
 }
 
 #[cfg(test)]

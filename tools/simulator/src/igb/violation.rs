@@ -27,11 +27,15 @@ pub enum Violation {
     PayloadLength,
     /// A frame that no ring could ever hold in buffers of this size.
     BuffersTooSmall,
+    /// An offload without a context descriptor before it (7.2.2.2).
+    NoContext,
+    /// A context descriptor that does not fit its packet (7.2.2.2).
+    ContextMisfit,
 }
 
 impl Violation {
     /// Every kind.
-    pub const ALL: [Violation; 12] = [
+    pub const ALL: [Violation; 14] = [
         Violation::TailOutsideRing,
         Violation::HeadOutsideRing,
         Violation::RingLength,
@@ -44,6 +48,8 @@ impl Violation {
         Violation::FrameTooLong,
         Violation::PayloadLength,
         Violation::BuffersTooSmall,
+        Violation::NoContext,
+        Violation::ContextMisfit,
     ];
 }
 

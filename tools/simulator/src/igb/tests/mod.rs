@@ -1,6 +1,7 @@
 //! The device as a driver meets it: registers through the bus, rings in memory behind the IOMMU.
 
 mod driver;
+mod interrupts;
 mod link;
 mod receive;
 mod registers;

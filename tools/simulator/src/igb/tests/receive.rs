@@ -1,5 +1,6 @@
 //! Receive rings: order, wrap, overrun in both ways, filters, spreading.
 
+use super::super::others::{self, rxcsum};
 use super::*;
 
 fn post_all(rig: &Rig, queue: usize, slots: usize) {
@@ -60,7 +61,7 @@ fn a_queue_that_waits_blocks_until_the_packet_buffer_is_full() {
     let missed = rig.registers.read(MPC);
     // One chunk of 16 arrived before the ring was found empty; 13 wait of it, and 7 more fill 2 KiB.
     assert_eq!((missed, rig.registers.read(RNBC)), (40 - 3 - 20, 1));
-    assert_eq!(rig.registers.read(ICR), icr::RX_OVERRUN);
+    assert_ne!(rig.registers.read(ICR) & icr::RX_OVERRUN, 0);
     (3..40).for_each(|slot| rig.post(0, slot, slot));
     rig.registers.write_at(RDT, 0, 40);
     rig.igb.run_until_idle();
@@ -130,6 +131,7 @@ fn rss_spreads_flows_over_rings() {
     (0..10).for_each(|at| rig.registers.write_at(RSSRK, at, 0x6d5a_6d5a));
     (0..32).for_each(|at| rig.registers.write_at(RETA, at, 0x0302_0100));
     rig.registers.write(MRQC, mrqc::RSS | mrqc::HASH_UDP_IPV4);
+    rig.registers.write(RXCSUM, rxcsum::HASH);
     let shape = crate::traffic::Shape::Udp4;
     let config =
         crate::traffic::TrafficConfig { streams: 64, shape, ..crate::traffic::TrafficConfig::new(1) };
@@ -174,4 +176,23 @@ fn wrong_formats_and_faults_are_counted() {
     rig.registers.write_at(RDLEN, 1, 128);
     rig.registers.write_at(RXDCTL, 1, dctl::ENABLE);
     assert!(rig.igb.violation_counts().contains(&(Violation::ReceiveFormat, 1)));
+}
+
+#[test]
+fn tags_are_stripped_when_asked_and_stand_in_the_descriptor() {
+    let rig = Rig::honest();
+    rig.enable_rx(0, 64, 0);
+    post_all(&rig, 0, 2);
+    let mut tagged = frame(7, 80);
+    tagged[12..18].copy_from_slice(&[0x81, 0, 0x21, 0x23, 0x88, 0xb5]);
+    rig.far.transmit(&tagged).unwrap();
+    rig.igb.run_until_idle();
+    rig.registers.write(CTRL, ctrl::SET_LINK_UP | others::ctrl::VLAN_MODE);
+    rig.far.transmit(&tagged).unwrap();
+    rig.igb.run_until_idle();
+    let words = [0, 1].map(|slot| rig.rx_words(0, slot)[1]);
+    assert_eq!(words.map(|word| word >> rx::VLAN_SHIFT), [0, 0x2123]);
+    assert_eq!(words.map(|word| word >> rx::LENGTH_SHIFT & 0xffff), [80, 76]);
+    assert_eq!(words[1] & 8, 8);
+    assert_eq!(rig.bytes(rig.buffer(1), 14), [&tagged[..12], &[0x88, 0xb5]].concat());
 }

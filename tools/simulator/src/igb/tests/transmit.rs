@@ -1,5 +1,6 @@
 //! Transmit rings: order, wrap, write-backs, broken rules, faults.
 
+use super::super::offload::bits;
 use super::*;
 
 #[test]
@@ -141,4 +142,44 @@ fn all_queues_are_served_within_the_budget() {
     let mut marks: Vec<u8> = rig.sent().iter().map(|frame| frame[30]).collect();
     marks.sort_unstable();
     assert_eq!(marks, (0..64).map(|at| at / 4).collect::<Vec<u8>>());
+}
+
+/// A context for TCP over IPv4 behind 14 bytes, as context 1, with a tag of 5 and segments of 100 bytes.
+const CONTEXT: [u64; 2] = [
+    5 << 16 | 14 << 9 | 20,
+    bits::CONTEXT | bits::IS_IPV4 | 1 << 11 | 1 << 36 | 20 << 40 | 100 << 48,
+];
+
+/// Ethernet, IPv4 and TCP headers before `payload` bytes.
+fn tcp(payload: usize) -> Vec<u8> {
+    let mut packet = frame(3, 54 + payload);
+    packet[12..16].copy_from_slice(&[8, 0, 0x45, 0]);
+    packet[16..18].copy_from_slice(&(40 + payload as u16).to_be_bytes());
+    packet[23] = 6;
+    packet
+}
+
+#[test]
+fn a_context_counts_for_the_packets_that_name_it() {
+    let rig = Rig::honest();
+    rig.enable_tx(0, 64);
+    rig.write_words(rig.tx_ring(0), CONTEXT);
+    let packet = tcp(250);
+    let segmented = bits::SEGMENT | bits::INSERT_VLAN | bits::INSERT_TRANSPORT | 1 << 36;
+    rig.describe(0, 1, 1, &packet, Rig::whole(250, segmented | tx::REPORT_STATUS));
+    rig.describe(0, 2, 2, &packet, Rig::whole(packet.len(), bits::INSERT_TRANSPORT | 1 << 36));
+    rig.describe(0, 3, 3, &packet, Rig::whole(packet.len(), bits::INSERT_TRANSPORT));
+    rig.describe(0, 4, 4, &packet, Rig::whole(packet.len(), segmented));
+    rig.describe(0, 5, 5, &frame(9, 60), Rig::whole(60, tx::REPORT_STATUS));
+    rig.registers.write_at(TDT, 0, 6);
+    rig.igb.run_until_idle();
+    let sent = rig.sent();
+    assert_eq!(sent.iter().map(Vec::len).collect::<Vec<_>>(), [158, 158, 108, 304, 60]);
+    assert_eq!(sent[2][12..18], [0x81, 0, 0, 5, 8, 0]);
+    assert_eq!(sent[3][..50], packet[..50]);
+    assert_ne!(sent[3][50..52], packet[50..52]);
+    let wrong = [(Violation::PayloadLength, 1), (Violation::NoContext, 1)];
+    assert_eq!(rig.igb.violation_counts(), wrong);
+    assert_eq!([1, 5].map(|slot| rig.tx_words(0, slot)), [[0, tx::DONE]; 2]);
+    assert_eq!(rig.tx_words(0, 0), CONTEXT);
 }

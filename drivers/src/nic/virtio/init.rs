@@ -1,0 +1,112 @@
+//! What is agreed on with a device: features, its config, and what follows from both (Virtio 1.2, 3.1.1 and 5.1.3).
+
+use super::regs::{config, feature};
+use super::transport::{Layout, Transport, VirtioOptions};
+use pollring::port::{MacAddress, PortConfig, PortError};
+use pollring::ring::virtqueue::{Merging, Order, QueueOptions, Suppression};
+
+/// Features that are accepted whenever they are offered.
+const GOOD: u64 = feature::VERSION_1
+    | feature::MAC
+    | feature::MTU
+    | feature::STATUS
+    | feature::SPEED_DUPLEX
+    | feature::MRG_RXBUF
+    | feature::IN_ORDER
+    | feature::EVENT_IDX
+    | feature::ACCESS_PLATFORM
+    | feature::NOTIFICATION_DATA;
+
+/// The features to accept.
+pub(super) fn negotiate(
+    transport: &dyn Transport,
+    options: VirtioOptions,
+    queue_pairs: usize,
+) -> Result<u64, PortError> {
+    let usable = transport.offered() & !transport.unusable() & !options.without;
+    let fail = |what: &str| Err(PortError::Config { port: transport.name().to_owned(), what: what.into() });
+    let mut features = usable & GOOD;
+    if features & feature::VERSION_1 == 0 {
+        return fail("the device is a legacy one; this driver needs VERSION_1 (for QEMU: disable-legacy=on)");
+    }
+    match (options.layout, usable & feature::RING_PACKED) {
+        (Layout::Packed, 0) => {
+            return fail("packed queues were asked for and the device has none; leave `packed` out");
+        }
+        (Layout::Packed | Layout::Offered, packed) => features |= packed,
+        (Layout::Split, _) => {}
+    }
+    if usable & feature::CTRL_VQ != 0 {
+        features |= usable & (feature::CTRL_VQ | feature::CTRL_RX);
+    }
+    if queue_pairs > 1 {
+        features |= usable & feature::MQ;
+    }
+    Ok(features)
+}
+
+/// What the device says of itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DeviceConfig {
+    pub mac: Option<MacAddress>,
+    pub link_up: bool,
+    pub max_pairs: u16,
+    pub mtu: Option<u16>,
+    pub speed_mbps: u32,
+}
+
+/// What is said of the speed of a link that has none.
+const NOMINAL_SPEED_MBPS: u32 = 10_000;
+
+impl DeviceConfig {
+    /// Reads what `features` say is there.
+    pub(super) fn read(transport: &dyn Transport, features: u64) -> DeviceConfig {
+        let mut bytes = [0; config::BYTES];
+        let has = if transport.config(&mut bytes) { features } else { 0 };
+        let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let [a, b, c, d, e, f] = [0, 1, 2, 3, 4, 5].map(|at| bytes[config::MAC + at]);
+        let speed = u32::from(half(config::SPEED)) | u32::from(half(config::SPEED + 2)) << 16;
+        let known = has & feature::SPEED_DUPLEX != 0 && speed != u32::MAX && speed != 0;
+        DeviceConfig {
+            mac: (has & feature::MAC != 0).then_some(MacAddress([a, b, c, d, e, f])),
+            link_up: has & feature::STATUS == 0 || half(config::STATUS) & config::LINK_UP != 0,
+            max_pairs: if has & feature::MQ != 0 { half(config::MAX_PAIRS).max(1) } else { 1 },
+            mtu: (has & feature::MTU != 0).then(|| half(config::MTU)),
+            speed_mbps: if known { speed } else { NOMINAL_SPEED_MBPS },
+        }
+    }
+}
+
+/// A locally administered address that follows from a name (FNV-1a).
+pub(super) fn address_of(name: &str) -> MacAddress {
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    let [a, b, c, d, e, ..] = hash.to_le_bytes();
+    MacAddress([0x02, a, b, c, d, e])
+}
+
+/// What the queues are told of the agreement.
+pub(super) fn queue_options(features: u64) -> QueueOptions {
+    QueueOptions {
+        order: if features & feature::IN_ORDER != 0 { Order::InOrder } else { Order::Any },
+        suppression: if features & feature::EVENT_IDX != 0 {
+            Suppression::EventIndex
+        } else {
+            Suppression::Flags
+        },
+    }
+}
+
+pub(super) fn merging(features: u64) -> Merging {
+    if features & feature::MRG_RXBUF != 0 { Merging::On } else { Merging::Off }
+}
+
+/// Checks what `PortConfig::validate` cannot know.
+pub(super) fn check(name: &str, config: &PortConfig) -> Result<(), PortError> {
+    if pollring::ring::virtqueue::header_fits(&config.rx_pool) {
+        return Ok(());
+    }
+    let what = format!("pool `{}` has no headroom for the 12 bytes of the header", config.rx_pool.name());
+    Err(PortError::Config { port: name.to_owned(), what })
+}
