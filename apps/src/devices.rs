@@ -6,7 +6,7 @@
 use crate::error::AppError;
 use crate::output::{self, Format};
 use crate::ports::SIMULATED_FORMS;
-use pollring::bus::sysfs::{Function, Interface, NotReady, Sysfs, Traffic};
+use pollring::bus::sysfs::{Function, NotReady, Sysfs, Traffic};
 use pollring_drivers::DriverEntry;
 use serde::Serialize;
 
@@ -37,7 +37,10 @@ struct Row {
     /// Whether a run can open it now.
     usable: bool,
     state: State,
-    /// The same for people, with the next step.
+    /// The same for a table.
+    #[serde(skip)]
+    short: String,
+    /// The same with the next step.
     reason: String,
 }
 
@@ -95,9 +98,12 @@ fn scan(sysfs: &Sysfs, drivers: &[DriverEntry]) -> Result<Vec<Row>, AppError> {
 impl Row {
     fn new(sysfs: &Sysfs, function: Function, drivers: &[DriverEntry]) -> Row {
         let known = pollring_drivers::find(drivers, function.vendor, function.device);
-        let (state, reason) = match known {
+        let (state, short, reason) = match known {
             Some(_) => state(sysfs, &function),
-            None => (State::NoDriver, "no driver for it in pollring".to_owned()),
+            None => {
+                let text = "no driver for it in pollring".to_owned();
+                (State::NoDriver, text.clone(), text)
+            }
         };
         Row {
             address: function.address.to_string(),
@@ -112,6 +118,7 @@ impl Row {
             model: known.map(|entry| entry.model),
             usable: state == State::Ready,
             state,
+            short,
             reason,
         }
     }
@@ -128,37 +135,46 @@ impl Row {
             number(self.group),
             number(self.numa_node.map(u32::from)),
             if self.interfaces.is_empty() { dash() } else { self.interfaces.join(" ") },
-            self.reason.clone(),
+            self.short.clone(),
         ]
     }
 }
 
-/// What is missing, and the next step. Packet memory is not known here, so the limit on locked memory is not looked at.
-fn state(sysfs: &Sysfs, function: &Function) -> (State, String) {
+/// How far a function is, in few words and in many. Packet memory is not known here, so the limit on locked memory is not looked at.
+fn state(sysfs: &Sysfs, function: &Function) -> (State, String, String) {
     let address = function.address;
-    match sysfs.check_ready(address, 0) {
-        Ok(_) => (State::Ready, format!("ready: pci:{address}")),
-        Err(NotReady::NoGroup(_)) => {
-            (State::NoIommu, format!("no IOMMU: why, says `pollring bind {address}`"))
+    let error = match sysfs.check_ready(address, 0) {
+        Ok(_) => {
+            let text = format!("ready: pci:{address}");
+            return (State::Ready, text.clone(), text);
         }
-        Err(NotReady::NotBound { driver, .. }) => not_bound(function, driver.as_deref()),
-        Err(other) => {
-            let text = format!("{}: more, says `pollring forward pci:{address}`", other.summary());
-            (State::NotReady, text)
-        }
-    }
+        Err(error) => error,
+    };
+    let state = match &error {
+        NotReady::NoGroup(_) => State::NoIommu,
+        NotReady::NotBound { driver, .. } => return not_bound(function, driver.as_deref()),
+        _ => State::NotReady,
+    };
+    (state, error.summary().to_owned(), error.to_string())
 }
 
-fn not_bound(function: &Function, driver: Option<&str>) -> (State, String) {
-    let kept = function.busiest().map(|interface: &Interface| &interface.traffic);
-    match kept {
+fn not_bound(function: &Function, driver: Option<&str>) -> (State, String, String) {
+    let address = function.address;
+    let routes = |state, short: String| {
+        let long = format!(
+            "{short}; binding it would cut that off: remove the routes, or `pollring bind --force {address}`"
+        );
+        (state, short, long)
+    };
+    match function.busiest().map(|interface| &interface.traffic) {
         Some(Traffic::DefaultRoute { interface }) => {
-            (State::DefaultRoute, format!("default route through {interface}"))
+            routes(State::DefaultRoute, format!("default route through {interface}"))
         }
-        Some(Traffic::Routes { interface }) => (State::InUse, format!("routes through {interface}")),
+        Some(Traffic::Routes { interface }) => routes(State::InUse, format!("routes through {interface}")),
         Some(Traffic::None) | None => {
             let now = driver.map_or_else(|| "no driver".to_owned(), |driver| format!("bound to {driver}"));
-            (State::NotBound, format!("{now}: `pollring bind {}`", function.address))
+            let text = format!("{now}: `pollring bind {address}`");
+            (State::NotBound, text.clone(), text)
         }
     }
 }
@@ -174,7 +190,20 @@ impl Listing {
         };
         let rows = self.simulated.iter().map(|device| vec![device.uri.to_owned(), device.model.to_owned()]);
         let simulated = output::table(&["simulated", "what it is"], &[], rows);
-        format!("{pci}\n\n{simulated}\n\nOpen simulated ports with: pollring forward sim:igb sim:igb\n")
+        let open = "Open simulated ports with: pollring forward sim:igb sim:igb";
+        format!("{pci}\n{}\n{simulated}\n\n{open}\n", self.notes())
+    }
+
+    /// What is missing, in full, where a table has too little room; the same thing once.
+    fn notes(&self) -> String {
+        let missing = |row: &&Row| matches!(row.state, State::NotReady | State::NoIommu);
+        let mut seen = Vec::new();
+        let rows = self.pci.iter().filter(missing).filter(|row| {
+            let new = !seen.contains(&&row.short);
+            seen.push(&row.short);
+            new
+        });
+        rows.map(|row| format!("\n{}\n", row.reason)).collect()
     }
 }
 
@@ -273,9 +302,9 @@ mod tests {
         let states: Vec<&str> = rows.iter().map(|row| &*row[7]).collect();
         let wanted = [
             "ready: pci:0000:01:00.0",
-            "no IOMMU: why, says `pollring bind 0000:02:00.0`",
+            "no IOMMU",
             "no driver: `pollring bind 0000:03:00.0`",
-            "no node of its group in /dev/vfio: more, says `pollring forward pci:0000:04:00.0`",
+            "no node of its group in /dev/vfio",
             "default route through eth5",
             "routes through eth6",
         ];
@@ -285,6 +314,7 @@ mod tests {
             listing.iter().map(|row| row.usable).collect::<Vec<_>>(),
             [true, false, false, false, false, false]
         );
+        assert!(listing[1].reason.contains("intel_iommu=on"), "{}", listing[1].reason);
         let json = serde_json::to_value(&listing[4]).unwrap();
         assert_eq!(
             (&json["state"], &json["group"], &json["uri"]),
@@ -306,5 +336,15 @@ mod tests {
         let simulated = vec![SimulatedDevice { uri: "sim:igb", model: "a model" }];
         let text = Listing { pci: Vec::new(), simulated }.to_text();
         assert!(text.contains("no PCI network functions") && text.contains("sim:igb"), "{text}");
+    }
+
+    #[test]
+    fn what_is_missing_stands_below_the_table_once() {
+        let tree = Tree::new("notes");
+        tree.add("0000:01:00.0", "0x020000", "0x10c9", Some("igb"), None);
+        tree.add("0000:02:00.0", "0x020000", "0x10c9", Some("igb"), None);
+        let pci = scan(&Sysfs::at(&tree.0), pollring_drivers::builtin()).unwrap();
+        let text = Listing { pci, simulated: Vec::new() }.to_text();
+        assert_eq!(text.matches("intel_iommu=on").count(), 1, "{text}");
     }
 }

@@ -4,6 +4,7 @@
 //! known by name and refused, so that nobody takes a typing error for a missing feature or the other way round.
 
 use pollring::bus::{BadPciAddress, PciAddress};
+use std::path::PathBuf;
 use std::str::FromStr;
 use thiserror::Error;
 
@@ -19,7 +20,6 @@ pub(crate) const SIMULATED_FORMS: &[(&str, &str)] = &[
 /// Schemes of later versions, and what each needs.
 const LATER: &[(&str, &str)] = &[
     ("vfio-user", "devices of another process need the vfio-user client"),
-    ("vhost-user", "ports of a virtual machine need the vhost-user front end"),
     ("memif", "shared-memory ports need memif"),
     ("tap", "TAP interfaces need their port"),
     ("af_packet", "kernel interfaces need their packet-socket port"),
@@ -44,6 +44,19 @@ pub(crate) enum Target {
     Pci(PciAddress),
     /// A software device of this process.
     Simulated(SimulatedIgb),
+    /// A device of another process, by its socket.
+    VhostUser(VhostUserName),
+}
+
+/// A vhost-user backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct VhostUserName {
+    /// Its socket.
+    pub(crate) path: PathBuf,
+    /// Queue pairs, if the name says how many.
+    pub(crate) queues: Option<usize>,
+    /// Whether the queues are packed ones.
+    pub(crate) packed: bool,
 }
 
 /// A software igb.
@@ -96,6 +109,16 @@ pub(crate) enum UriError {
         /// What stands behind `sim:`.
         model: String,
     },
+    /// Behind `vhost-user:` stands no path, or an option that it has not.
+    #[error(
+        "port `{uri}`: `{option}` is no part of it; write vhost-user:/path/of/socket, then queues=N (1 to 64) or packed, each once"
+    )]
+    BadVhostOption {
+        /// The whole name.
+        uri: String,
+        /// The option with its value.
+        option: String,
+    },
     /// An option that the model has not, or a value that it cannot have.
     #[error(
         "port `{uri}`: `{option}` is no option of sim:igb; write seed=N (0 to 2^64-1) or delay=N (0 to 1000 steps), each once"
@@ -108,12 +131,34 @@ pub(crate) enum UriError {
     },
 }
 
+/// Parses what stands behind `vhost-user:`.
+fn vhost_user(uri: &str, rest: &str) -> Result<PortName, UriError> {
+    let mut parts = rest.split(',');
+    let path = parts.next().unwrap_or_default();
+    let mut name = VhostUserName { path: PathBuf::from(path), queues: None, packed: false };
+    let bad = |option: &str| UriError::BadVhostOption { uri: uri.to_owned(), option: option.to_owned() };
+    if path.is_empty() {
+        return Err(bad(path));
+    }
+    for option in parts {
+        match option.split_once('=') {
+            None if option == "packed" && !name.packed => name.packed = true,
+            Some(("queues", value)) if name.queues.is_none() => {
+                let queues = value.parse().ok().filter(|queues| (1..=64).contains(queues));
+                name.queues = Some(queues.ok_or_else(|| bad(option))?);
+            }
+            _ => return Err(bad(option)),
+        }
+    }
+    Ok(PortName { uri: uri.to_owned(), target: Target::VhostUser(name) })
+}
+
 /// Steps that a write-back may be late.
 const MOST_DELAY_STEPS: u32 = 1000;
 
 fn schemes() -> String {
     let later: Vec<&str> = LATER.iter().map(|(scheme, _)| *scheme).collect();
-    format!("pci, sim; in later versions also {}", later.join(", "))
+    format!("pci, sim, vhost-user; in later versions also {}", later.join(", "))
 }
 
 impl FromStr for PortName {
@@ -126,6 +171,7 @@ impl FromStr for PortName {
         let (scheme, rest) = uri.split_once(':').ok_or_else(|| UriError::NoScheme { uri: uri.to_owned() })?;
         match scheme {
             "sim" => simulated(uri, rest),
+            "vhost-user" => vhost_user(uri, rest),
             "pci" => {
                 let address: PciAddress = rest.parse()?;
                 Ok(PortName { uri: format!("pci:{address}"), target: Target::Pci(address) })
@@ -206,6 +252,18 @@ mod tests {
         let short = "pci:01:00.0".parse::<PortName>().unwrap();
         assert_eq!(short, "pci:0000:01:00.0".parse().unwrap());
         assert_eq!(short.uri, "pci:0000:01:00.0");
+    }
+
+    #[test]
+    fn backends_are_named_by_their_socket() {
+        let target = |uri: &str| uri.parse::<PortName>().unwrap().target;
+        let name = |queues, packed| VhostUserName { path: PathBuf::from("/tmp/a b"), queues, packed };
+        assert_eq!(target("vhost-user:/tmp/a b"), Target::VhostUser(name(None, false)));
+        assert_eq!(target("vhost-user:/tmp/a b,packed,queues=2"), Target::VhostUser(name(Some(2), true)));
+        for option in ["queues=0", "queues=65", "queues", "packed=1", ""] {
+            assert!(text_of(&format!("vhost-user:/s,{option}")).contains(&format!("`{option}`")));
+        }
+        assert!(text_of("vhost-user:").contains("vhost-user:/path"));
     }
 
     #[test]

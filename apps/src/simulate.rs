@@ -21,8 +21,15 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// How a client gets to it.
+const EXAMPLE: &str = "\
+QEMU 10.1 or later takes the device with these arguments; a guest with an IOMMU needs `-device intel-iommu,caching-mode=on`:
+  -M q35,memory-backend=m -object memory-backend-memfd,id=m,size=2G,share=on
+  -device '{\"driver\":\"vfio-user-pci\",\"socket\":{\"type\":\"unix\",\"path\":\"PATH\"}}'";
+
 /// Arguments of `pollring simulate`.
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLE)]
 pub(crate) struct Arguments {
     /// The device
     model: Model,
@@ -132,7 +139,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), AppError> {
     let parts = [Some(Box::new(IgbSteps(igb.clone())) as Box<dyn Steps>), outer];
     let stepper =
         Stepper::start(waker, parts.into_iter().flatten().collect()).map_err(system("start a thread"))?;
-    screen.line(&format!("listening at {}; end it with SIGINT (Ctrl-C) or SIGTERM", arguments.socket.display()));
+    screen.line(&format!(
+        "listening at {}; end it with SIGINT (Ctrl-C) or SIGTERM",
+        arguments.socket.display()
+    ));
     server.run(&function, &|| stop.load(Ordering::Relaxed) || !stepper.is_running())?;
     let running = stepper.is_running();
     drop((stepper, server));
@@ -173,9 +183,9 @@ fn outer_end(arguments: &Arguments, far: WireEnd) -> Result<Outer, AppError> {
             let counts = wire.counts();
             Ok((Some(Box::new(wire)), Some(counts)))
         }
-        _ if arguments.corrupt => {
-            Err(AppError::Usage("--corrupt needs --wire dgram:LOCAL,REMOTE; nobody else looks at frames".into()))
-        }
+        _ if arguments.corrupt => Err(AppError::Usage(
+            "--corrupt needs --wire dgram:LOCAL,REMOTE; nobody else looks at frames".into(),
+        )),
         Wire::Loopback => Ok((Some(Box::new(Echo(far))), None)),
         Wire::None => {
             far.cut();
@@ -236,7 +246,14 @@ mod tests {
             assert!(bad.parse::<Wire>().is_err(), "{bad}");
         }
         assert_eq!("02:00:00:0a:Ff:01".parse::<Mac>().map(|mac| mac.0), Ok([2, 0, 0, 10, 255, 1]));
-        for bad in ["", "02:00:00:00:00", "02:00:00:00:00:0g", "2:0:0:0:0:1", "01:00:00:00:00:00", "00:00:00:00:00:00"] {
+        for bad in [
+            "",
+            "02:00:00:00:00",
+            "02:00:00:00:00:0g",
+            "2:0:0:0:0:1",
+            "01:00:00:00:00:00",
+            "00:00:00:00:00:00",
+        ] {
             assert!(bad.parse::<Mac>().is_err(), "{bad}");
         }
     }

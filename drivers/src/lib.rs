@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod nic;
+pub mod rdma;
 
 use pollring::bus::Device;
 use pollring::iova::AddressSpace;
@@ -34,8 +35,18 @@ pub struct DriverEntry {
 
 /// Every device that the drivers of this crate know.
 pub fn builtin() -> &'static [DriverEntry] {
-    nic::igb::DEVICES
+    BUILTIN
 }
+
+const BUILTIN: &[DriverEntry] = &[
+    nic::igb::DEVICES[0],
+    nic::igb::DEVICES[1],
+    nic::igb::DEVICES[2],
+    nic::virtio::DEVICES[0],
+    nic::virtio::DEVICES[1],
+];
+
+const _: () = assert!(BUILTIN.len() == nic::igb::DEVICES.len() + nic::virtio::DEVICES.len());
 
 /// The entry for a device; the first that matches counts.
 pub fn find(table: &[DriverEntry], vendor: u16, device: u16) -> Option<&DriverEntry> {

@@ -38,7 +38,7 @@ pub fn programs() -> &'static PathBuf {
 pub fn machine() -> Machine {
     let programs = programs();
     let path = format!("{}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", programs.display());
-    Machine::new().share(programs).environment("PATH", &path).limit(Duration::from_secs(170))
+    Machine::new().share(programs).environment("PATH", &path).limit(Duration::from_secs(400))
 }
 
 /// Functions that scripts use: `start LOG COMMAND...` runs a program behind them and waits until it says that it forwards.

@@ -3,8 +3,10 @@
 //! `guest` boots and drives, `cable` is the traffic at the wires' far ends. The machine comes from `tools/machine/prepare`.
 
 mod cable;
+mod certify;
 mod confine;
 mod forward;
 mod guest;
 mod refused;
 mod trouble;
+mod virtio;

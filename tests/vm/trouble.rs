@@ -63,14 +63,15 @@ fn a_killed_forwarder_leaves_devices_that_the_next_one_can_use() {
     assert_eq!(finished.stdout.matches("ok: ").count(), 2, "{}", finished.stdout);
 }
 
-/// Point 3: a forwarder that stands still while frames come loses some, says so, and goes on.
+/// Point 3: a forwarder that stands still while frames come loses some, says so, and goes on. QEMU's igb holds the wire up while all
+/// of its rings are full, and drops when only the one is that a frame belongs to: so there are two.
 #[test]
 fn a_full_ring_is_counted_and_recovers() {
     let _turn = guest::turn();
     let script = format!(
         r#"
         pollring bind {FIRST} {SECOND} >&2 || exit 1
-        start /tmp/forward pollring forward pci:{FIRST} pci:{SECOND} --json || exit 1
+        start /tmp/forward pollring forward pci:{FIRST} pci:{SECOND} --queues 2 --json || exit 1
         kill -STOP $program; echo STOPPED; read -r _
         kill -CONT $program; echo GOES; read -r _
         kill -INT $program; wait $program; echo "STATUS $?"; cat /tmp/forward.err >&2
@@ -103,9 +104,6 @@ fn a_full_ring_is_counted_and_recovers() {
     println!("of {sent} frames to a forwarder that stood still, {back} came back");
     let summary: serde_json::Value = serde_json::from_str(json.split_once(' ').unwrap().1).unwrap();
     let overruns = summary["ports"][0]["rx_overruns"].as_u64().unwrap();
-    assert!(
-        sent > 512 && back >= 400 && (back == sent || overruns > 0),
-        "{sent} sent, {back} back, {summary}"
-    );
+    assert!(sent == 5000 && (400..sent).contains(&back) && overruns > 0, "{sent} sent, {back} back, {summary}");
     assert!(finished.stdout.contains("STATUS 0"), "{}", finished.stdout);
 }

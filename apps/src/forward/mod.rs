@@ -14,6 +14,7 @@ mod signals;
 mod simulated;
 mod summary;
 mod table;
+mod vhost_user;
 
 pub(crate) use options::Arguments;
 

@@ -7,7 +7,7 @@
 use super::faults::Faults;
 use super::options::{PageChoice, Plan};
 use crate::error::AppError;
-use crate::ports::Target;
+use crate::ports::{Target, VhostUserName};
 use pollring::buffer::{Access, BURST, Both, Pool, PoolConfig, PoolError, ToDevice};
 use pollring::bus::simulated::{self, SimulatedIommu, SoftwareDevice};
 use pollring::bus::sysfs::Sysfs;
@@ -65,6 +65,7 @@ impl Setup {
         for named in &plan.ports {
             let made = match (&named.target, devices.next()) {
                 (Target::Pci(address), _) => functions.open(&named.uri, *address)?,
+                (Target::VhostUser(name), _) => open_vhost_user(plan, &named.uri, name)?,
                 (Target::Simulated(_), Some(device)) => open_simulated(&named.uri, device)?,
                 (Target::Simulated(_), None) => continue,
             };
@@ -109,6 +110,11 @@ fn open_simulated(uri: &str, device: Arc<dyn SoftwareDevice>) -> Result<Opened, 
     let device = Device::open(uri, simulated::backend(device, iommu.clone()))?;
     let port = open_with_driver(uri, device, &space)?;
     Ok(Opened { port, space, iommu: Some(iommu), function: None })
+}
+
+fn open_vhost_user(plan: &Plan, uri: &str, name: &VhostUserName) -> Result<Opened, AppError> {
+    let (port, space) = super::vhost_user::open(plan, uri, name)?;
+    Ok(Opened { port, space, iommu: None, function: None })
 }
 
 /// PCI functions of this run, and the containers that they are in, by group.

@@ -1,7 +1,8 @@
 //! A device's registers: mapped memory or calls into a software device, and the same driver runs on both.
 //!
-//! A [`Registers`] window is opened once per BAR. Accesses are of 32 bits, or narrower where a device asks for it, and bounds-checked; an out-of-bounds offset is a
-//! driver's bug and asserts. Each read of all ones asks the bus whether the device is still there, here and nowhere else.
+//! A [`Registers`] window is opened once per BAR. Accesses are of 32 bits, or narrower where a device asks for it, and
+//! bounds-checked; an out-of-bounds offset is a driver's bug and asserts. Each read of all ones asks the bus whether the device is
+//! still there, here and nowhere else.
 //! A [`Doorbell`] is one register, checked when it is made and owned by its queue from then on.
 
 use super::{Health, Status};

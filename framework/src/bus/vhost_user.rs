@@ -24,7 +24,7 @@ use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 /// How long a backend may take to answer one message.
-pub const REPLY_LIMIT: Duration = Duration::from_millis(1000);
+pub const REPLY_LIMIT: Duration = Duration::from_millis(3000);
 
 /// Feature bit 30: the protocol has features of its own.
 pub const PROTOCOL_FEATURES: u64 = 1 << 30;
@@ -42,7 +42,9 @@ const PLAIN_QUEUES: u64 = 2;
 #[derive(Debug, Error)]
 pub enum VhostUserError {
     /// Nobody listens.
-    #[error("connect to the vhost-user backend at {path}: {error}; start the backend, or check the path and its rights")]
+    #[error(
+        "connect to the vhost-user backend at {path}: {error}; start the backend, or check the path and its rights"
+    )]
     Connect {
         /// The socket.
         path: String,
@@ -144,8 +146,10 @@ impl VhostUser {
         let mut state = self.state();
         state.hang_up();
         let stream = self.open().map_err(|error| VhostUserError::Connect { path: self.name(), error })?;
-        let kept = stream.try_clone().map_err(|error| VhostUserError::Connect { path: self.name(), error })?;
-        let again = stream.try_clone().map_err(|error| VhostUserError::Connect { path: self.name(), error })?;
+        let kept =
+            stream.try_clone().map_err(|error| VhostUserError::Connect { path: self.name(), error })?;
+        let again =
+            stream.try_clone().map_err(|error| VhostUserError::Connect { path: self.name(), error })?;
         let mut frontend = Frontend::from_stream(stream, MOST_QUEUES);
         let (features, protocol) = self.greet(&mut frontend)?;
         let mut offer = Offer { features, queues: PLAIN_QUEUES };

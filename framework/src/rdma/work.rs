@@ -7,7 +7,7 @@
 use super::{
     Access, AccessError, AddressHandle, Attached, MemoryRegion, ProtectionDomain, QKey, QpType, Qpn, RKey,
 };
-use super::{State, WorkQueue};
+use super::{Opcode, State, WorkQueue};
 use bitflags::bitflags;
 use thiserror::Error;
 
@@ -347,6 +347,17 @@ impl SendOperation {
             SendOperation::Read { .. } => "READ",
             SendOperation::CompareAndSwap { .. } => "compare-and-swap",
             SendOperation::FetchAndAdd { .. } => "fetch-and-add",
+        }
+    }
+
+    /// What its completion calls it.
+    pub fn opcode(&self) -> Opcode {
+        match self {
+            SendOperation::Send { .. } | SendOperation::SendDatagram { .. } => Opcode::Send,
+            SendOperation::Write { .. } => Opcode::Write,
+            SendOperation::Read { .. } => Opcode::Read,
+            SendOperation::CompareAndSwap { .. } => Opcode::CompareAndSwap,
+            SendOperation::FetchAndAdd { .. } => Opcode::FetchAndAdd,
         }
     }
 

@@ -5,6 +5,7 @@
 //! - [`traffic`]: seeded frames, and the check that each came out exactly once, in order, byte for byte.
 //! - [`wire`]: a full-duplex cable between two ends; both ends may be devices, or one of them a test.
 //! - [`igb`]: an Intel 82576 as a Rust value. It shares its register table and descriptor bits with the driver.
+//! - [`virtio`]: a virtio-net device on PCI; its split queues are the `virtio-queue` crate's.
 //! - [`hostile`]: the lies that a device may be told to tell.
 //! - [`runner`]: a thread that steps devices and traffic until it is stopped.
 //! - [`serve`]: the same for another process: a device behind a vfio-user socket, on a thread that sleeps when nothing happens.
@@ -21,4 +22,5 @@ mod random;
 pub mod runner;
 pub mod serve;
 pub mod traffic;
+pub mod virtio;
 pub mod wire;

@@ -8,7 +8,7 @@ use pollring::ring::virtqueue::{ControlError, ControlQueue, Format, QueuePlaces}
 use std::time::Duration;
 
 /// A device answers from its own memory, so this is generous.
-const ANSWER_LIMIT: Duration = Duration::from_millis(200);
+const ANSWER_LIMIT: Duration = Duration::from_millis(1000);
 
 /// Entries of the control queue that are used; devices offer 64.
 pub(super) const ENTRIES: usize = 16;

@@ -79,9 +79,9 @@ impl DeviceConfig {
 
 /// A locally administered address that follows from a name (FNV-1a).
 pub(super) fn address_of(name: &str) -> MacAddress {
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-    });
+    let hash = name
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
     let [a, b, c, d, e, ..] = hash.to_le_bytes();
     MacAddress([0x02, a, b, c, d, e])
 }

@@ -27,6 +27,6 @@ const fn entry(device: u16, model: &'static str, proof: &'static str) -> DriverE
 
 /// The devices that this driver knows.
 pub const DEVICES: &[DriverEntry] = &[
-    entry(MODERN_NET, "virtio-net", "software virtio-net of this project"),
+    entry(MODERN_NET, "virtio-net", "QEMU's virtio-net-pci; software virtio-net of this project"),
     entry(TRANSITIONAL_NET, "virtio-net, transitional", "not run"),
 ];

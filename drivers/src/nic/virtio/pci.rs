@@ -4,10 +4,10 @@
 //! accesses of their own width. A reset writes status 0 and waits for it to read back; bus mastering goes on just before
 //! DRIVER_OK and off after the reset that ends DMA. No interrupts: every vector is unset.
 
+use super::VirtioPort;
 use super::regs::pci::*;
 use super::regs::{feature, status};
 use super::transport::{Notifier, Presence, Transport, VirtioOptions, Watch};
-use super::VirtioPort;
 use pollring::bus::{Device, Health, Registers, Simulated, wait_until};
 use pollring::inspect::Node;
 use pollring::iova::AddressSpace;
@@ -74,7 +74,7 @@ struct Capability {
 }
 
 /// A virtio device on PCI.
-pub struct PciTransport {
+pub(super) struct PciTransport {
     device: Device,
     space: AddressSpace,
     common: Structure,
@@ -89,7 +89,7 @@ impl PciTransport {
     ///
     /// # Errors
     /// The bus or the space refuses, or the device is not a modern one.
-    pub fn open(mut device: Device, space: &AddressSpace) -> Result<PciTransport, PortError> {
+    pub(super) fn open(mut device: Device, space: &AddressSpace) -> Result<PciTransport, PortError> {
         device.join(space, u64::MAX)?;
         let capabilities = capabilities(&device);
         let mut windows: [Option<Registers>; 6] = [const { None }; 6];
@@ -203,7 +203,9 @@ fn find(
     let fits = |found: &&Capability| found.kind == kind && found.bar < 6 && found.bytes as usize >= least;
     let missing = || PortError::Config {
         port: device.name().to_owned(),
-        what: format!("it has no structure of kind {kind} (4.1.4); is it a legacy device? use disable-legacy=on"),
+        what: format!(
+            "it has no structure of kind {kind} (4.1.4); is it a legacy device? use disable-legacy=on"
+        ),
     };
     let found = *capabilities.iter().find(fits).ok_or_else(missing)?;
     let slot = &mut windows[usize::from(found.bar)];

@@ -116,7 +116,8 @@ impl VirtioPort {
     /// Rings, queues, and the device's knowledge of them.
     fn make<F: Format>(&mut self, config: &PortConfig) -> Result<Made, PortError> {
         let mut layout = RingLayout::new();
-        let (rx_bytes, tx_bytes) = (F::bytes(config.rx_entries), TransmitQueue::<F>::bytes(config.tx_entries));
+        let (rx_bytes, tx_bytes) =
+            (F::bytes(config.rx_entries), TransmitQueue::<F>::bytes(config.tx_entries));
         let offsets: Vec<(usize, usize)> =
             (0..config.queue_pairs).map(|_| (layout.ring(rx_bytes), layout.ring(tx_bytes))).collect();
         let control_at = layout.ring(ControlQueue::<F>::bytes(control::ENTRIES));
@@ -143,8 +144,7 @@ impl VirtioPort {
     ) -> Result<VirtioRx<F>, PortError> {
         let (options, merging) = (init::queue_options(self.features), init::merging(self.features));
         let (entries, lease) = (config.rx_entries, self.session.lease());
-        let ring =
-            ReceiveQueue::new(&run.rings, offset, entries, options, merging, &config.rx_pool, lease);
+        let ring = ReceiveQueue::new(&run.rings, offset, entries, options, merging, &config.rx_pool, lease);
         let queue = pair as u16 * 2;
         let notifier = self.tell(queue, ring.places(), run)?;
         let (gate, turnstile) = gate::gate();
@@ -163,8 +163,7 @@ impl VirtioPort {
     ) -> Result<VirtioTx<F>, PortError> {
         let limits = SendLimits { lengths: SHORTEST_FRAME..=LONGEST_FRAME, segments: MAX_SEGMENTS };
         let (entries, options) = (config.tx_entries, init::queue_options(self.features));
-        let ring =
-            TransmitQueue::new(&run.rings, offset, entries, options, limits, self.session.lease());
+        let ring = TransmitQueue::new(&run.rings, offset, entries, options, limits, self.session.lease());
         let queue = pair as u16 * 2 + 1;
         let notifier = self.tell(queue, ring.places(), run)?;
         let (gate, turnstile) = gate::gate();
@@ -201,7 +200,12 @@ impl VirtioPort {
         if run.pairs > 1 && self.features & feature::MQ != 0 {
             let pairs = (run.pairs as u16).to_le_bytes();
             if let Some(control) = &mut run.control {
-                control.command(self.transport.name(), "set the number of pairs", command::SET_PAIRS, &pairs)?;
+                control.command(
+                    self.transport.name(),
+                    "set the number of pairs",
+                    command::SET_PAIRS,
+                    &pairs,
+                )?;
             }
         }
         self.command_promiscuous(run)
@@ -424,7 +428,8 @@ fn names(features: u64) -> String {
 }
 
 fn capabilities(transport: &dyn Transport, features: u64, device: &DeviceConfig) -> Capabilities {
-    let data_queues = transport.queues() - u16::from(features & feature::CTRL_VQ != 0).min(transport.queues());
+    let data_queues =
+        transport.queues() - u16::from(features & feature::CTRL_VQ != 0).min(transport.queues());
     let queue_pairs = match (transport.config(&mut []), features & feature::MQ) {
         (_, 0) => 1,
         (true, _) => usize::from(device.max_pairs),

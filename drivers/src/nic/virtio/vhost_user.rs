@@ -4,9 +4,9 @@
 //! follows from its socket's path and everything is received. When the backend goes away, [`Transport::presence`] says `Lost`, and
 //! the next reset looks once for another one.
 
+use super::VirtioPort;
 use super::regs::feature;
 use super::transport::{Layout, Notifier, Presence, Transport, VirtioOptions, Watch};
-use super::VirtioPort;
 use pollring::bus::vhost_user::{Offer, QueueBase, QueueEvents, VhostUser, VhostUserError};
 use pollring::bus::{BusError, Health, Simulated};
 use pollring::inspect::Node;
@@ -141,8 +141,13 @@ impl Transport for VhostTransport {
     fn unusable(&self) -> u64 {
         // The control queue of a vhost-user device is its frontend's own; the IOMMU of the protocol is not spoken here.
         let control = feature::CTRL_VQ | feature::CTRL_RX | feature::RSS;
-        control | feature::ACCESS_PLATFORM | feature::NOTIFICATION_DATA | feature::MAC | feature::STATUS
-            | feature::MTU | feature::SPEED_DUPLEX
+        control
+            | feature::ACCESS_PLATFORM
+            | feature::NOTIFICATION_DATA
+            | feature::MAC
+            | feature::STATUS
+            | feature::MTU
+            | feature::SPEED_DUPLEX
     }
 
     fn accept(&mut self, features: u64) -> Result<(), PortError> {

@@ -103,12 +103,7 @@ impl SimulatedIommu {
             Some(view) => {
                 let host = view.base.as_ptr() as u64 + offset;
                 table
-                    .set_mapping(
-                        GuestAddress(iova),
-                        GuestAddress(host),
-                        bytes as usize,
-                        rights.permissions(),
-                    )
+                    .set_mapping(GuestAddress(iova), GuestAddress(host), bytes as usize, rights.permissions())
                     .map_err(io::Error::other)?;
                 Memory::File(view)
             }

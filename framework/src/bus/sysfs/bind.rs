@@ -206,6 +206,21 @@ impl Sysfs {
         }
     }
 
+    /// Gives the function, which has no driver, to one whose table of ids knows it.
+    pub(super) fn bind_driver(&self, address: PciAddress, driver: &str) -> Result<(), Failure> {
+        let path = self.path("sys/bus/pci/drivers").join(driver).join("bind");
+        let step = format!("give it to {driver}");
+        let given = self.write(&step, path, &address.to_string());
+        given.map_err(|failure| match failure.error.raw_os_error() {
+            Some(libc::ENODEV) => {
+                let text =
+                    format!("{}; {driver} does not know this device or did not take it", failure.error);
+                Failure { error: io::Error::other(text), ..failure }
+            }
+            _ => failure,
+        })
+    }
+
     /// Lets the kernel look for a driver for the function.
     pub(super) fn probe(&self, address: PciAddress) -> Result<(), Failure> {
         self.write("probe", self.path("sys/bus/pci/drivers_probe"), &address.to_string())

@@ -125,6 +125,11 @@ impl Tree {
         }
     }
 
+    /// The function's own driver becomes another.
+    pub(super) fn set_own_driver(&self, address: &str, driver: &str) {
+        self.kernel.own_drivers.lock().unwrap().insert(address.to_owned(), driver.to_owned());
+    }
+
     /// Gives this process a user, capabilities in hex, and a limit on locked memory; 8 KiB are locked.
     pub(super) fn rights(&self, user: u32, capabilities: &str, lock_bytes: Option<u64>) {
         let status = format!(
@@ -224,6 +229,21 @@ impl Reacting {
     }
 }
 
+impl Reacting {
+    /// bind_store: the driver must know the device, by its ids or by the override.
+    fn attach(&self, driver: &str, address: &str) -> io::Result<()> {
+        let wanted = fs::read_to_string(self.device(address).join("driver_override")).unwrap();
+        let own = self.own_drivers.lock().unwrap().get(address).is_some_and(|own| own == driver);
+        if self.failing.lock().unwrap().iter().any(|failing| failing == driver)
+            || !own && wanted.trim() != driver
+        {
+            return Err(io::Error::from_raw_os_error(libc::ENODEV));
+        }
+        self.set_driver(address, Some(driver));
+        Ok(())
+    }
+}
+
 impl Kernel for Reacting {
     fn write(&self, path: &Path, text: &str) -> io::Result<()> {
         let name = path.file_name().unwrap().to_str().unwrap();
@@ -238,6 +258,9 @@ impl Kernel for Reacting {
         match name {
             "unbind" => self.set_driver(text, None),
             "drivers_probe" => self.probe(text),
+            "bind" => {
+                return self.attach(path.parent().and_then(Path::file_name).unwrap().to_str().unwrap(), text);
+            }
             _ => fs::write(path, text)?,
         }
         Ok(())

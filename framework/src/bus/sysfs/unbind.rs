@@ -81,7 +81,10 @@ impl Sysfs {
             return Err(BindError::Held { address, holders });
         }
         let given = self.give(&function, &target, before.driver_override.as_deref());
-        given.map_err(|failure| failure.into_error(address, self.halfway(address)))?;
+        given.map_err(|failure| {
+            let after = self.take_back(&function, failure.error.kind());
+            failure.into_error(address, after)
+        })?;
         self.forget(address);
         Ok(Released { address, driver: self.driver_of(address), changed: Changed::Yes })
     }
@@ -119,21 +122,13 @@ impl Sysfs {
 
     fn give(&self, function: &Function, target: &Target, before: Option<&str>) -> Result<(), Failure> {
         let address = function.address;
+        // Without an override of ours: with one, the kernel would let any driver take any device.
+        self.set_override(address, before)?;
+        self.unbind_driver(address)?;
         match target {
-            Target::Driver(name) => {
-                let given = self.hand_over(address, name);
-                let cleared = self.set_override(address, before);
-                return given.and(cleared);
-            }
-            Target::Any => {
-                self.set_override(address, before)?;
-                self.unbind_driver(address)?;
-                self.probe(address)?;
-            }
-            Target::None => {
-                self.set_override(address, before)?;
-                self.unbind_driver(address)?;
-            }
+            Target::Driver(name) => return self.bind_driver(address, name),
+            Target::Any => self.probe(address)?,
+            Target::None => {}
         }
         match self.driver_of(address).filter(|driver| super::is_vfio(driver)) {
             None => Ok(()),
@@ -147,7 +142,18 @@ impl Sysfs {
         }
     }
 
-    fn halfway(&self, address: PciAddress) -> String {
+    /// Lets VFIO have a function again that was not given back; the text says how it is now.
+    fn take_back(&self, function: &Function, why: io::ErrorKind) -> String {
+        let address = function.address;
+        if function.is_bound_to_vfio() && why != io::ErrorKind::TimedOut && self.driver_of(address).is_none()
+        {
+            let vfio = function.driver.as_deref().unwrap_or_default();
+            let taken = self.hand_over(address, vfio);
+            return match taken {
+                Ok(()) => format!("undone: {vfio} has it, as before"),
+                Err(failure) => format!("this could not be undone ({}: {})", failure.step, failure.error),
+            };
+        }
         match self.driver_of(address) {
             Some(driver) => format!("{driver} has it now"),
             None => format!("no driver has it now; try `pollring unbind --driver NAME {address}`"),

@@ -35,12 +35,13 @@ pub(super) fn open(device: &Arc<File>, index: u32) -> io::Result<Window> {
     // SAFETY: `areas` are mapped within `base..base + bytes` and stay so until the mapping is dropped; only the window has its
     // address.
     let bar = unsafe { MappedBar::new(base, bytes, areas.clone(), Box::new(mapping)) };
-    Ok(if areas == [0..bytes] { Window::Mapped(bar) } else { Window::Partial(bar, file) })
+    let whole = areas.len() == 1 && areas[0] == (0..bytes);
+    Ok(if whole { Window::Mapped(bar) } else { Window::Partial(bar, file) })
 }
 
 /// What may be mapped, sorted; an area outside the BAR is the kernel's or the peer's error.
 fn areas(sparse: Option<&[(u64, u64)]>, bytes: usize) -> io::Result<Vec<Range<usize>>> {
-    let Some(pairs) = sparse else { return Ok(vec![0..bytes]) };
+    let Some(pairs) = sparse else { return Ok(Vec::from_iter([0..bytes])) };
     let mut areas = Vec::new();
     for (offset, size) in pairs {
         let area = offset.checked_add(*size).and_then(|end| {
@@ -130,7 +131,7 @@ mod tests {
 
     #[test]
     fn areas_lie_in_their_bar() {
-        assert_eq!(areas(None, 8192).unwrap(), [0..8192]);
+        assert_eq!(areas(None, 8192).unwrap(), Vec::from_iter([0..8192]));
         assert_eq!(
             areas(Some(&[(8192, 4096), (0, 4096), (4096, 0)]), 12288).unwrap(),
             [0..4096, 8192..12288]

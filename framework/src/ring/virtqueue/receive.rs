@@ -205,7 +205,9 @@ impl<F: Format> ReceiveQueue<F> {
     fn used_entries(&self) -> Option<usize> {
         let given = self.tail.wrapping_sub(self.used);
         match F::COUNTED {
-            true => Some(self.format.counted(self.used)).filter(|counted| *counted <= given).map(|n| n as usize),
+            true => {
+                Some(self.format.counted(self.used)).filter(|counted| *counted <= given).map(|n| n as usize)
+            }
             false => Some(given as usize),
         }
     }
@@ -263,7 +265,8 @@ impl<F: Format> ReceiveQueue<F> {
     }
 
     fn take_frame(&mut self, word: u64, bytes: u32, burst: &mut Burst, done: &mut Collected) {
-        let Some(length) = bytes.checked_sub(HEADER_BYTES as u32).filter(|length| *length <= self.room) else {
+        let Some(length) = bytes.checked_sub(HEADER_BYTES as u32).filter(|length| *length <= self.room)
+        else {
             self.spare.push(word);
             done.bad += 1;
             return;

@@ -3,7 +3,7 @@
 //! Each index stands alone in its cache line, and the elements behind it start at the next, so that neither side's index makes the other one's
 //! elements travel. The available ring holds the numbers of the slots in order and is rewritten only after chains shifted them.
 
-use super::format::{Format, flags::NEXT, QueuePlaces, Suppression, passes, sealed};
+use super::format::{Format, QueuePlaces, Suppression, flags::NEXT, passes, sealed};
 use super::words::Words;
 use crate::ring::{RingMemory, fence};
 use std::sync::Arc;

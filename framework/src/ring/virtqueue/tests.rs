@@ -25,8 +25,7 @@ fn bench() -> Bench {
     let iommu = Arc::new(SimulatedIommu::default());
     let space = AddressSpace::new("test", iommu.clone());
     let pages = Pages::Small4K { reason: "a unit test".into() };
-    let pool =
-        Pool::new(&PoolConfig { pages, ..PoolConfig::new("virtqueues", FRAMES) }, &[&space]).unwrap();
+    let pool = Pool::new(&PoolConfig { pages, ..PoolConfig::new("virtqueues", FRAMES) }, &[&space]).unwrap();
     let mut layout = RingLayout::new();
     layout.ring(64 << 10);
     let memory = RingMemory::new("test", &layout, &space, None).unwrap();
@@ -37,8 +36,7 @@ impl Bench {
     fn receive<F: Format>(&self, entries: usize, start: u32, order: Order) -> ReceiveQueue<F> {
         let options = QueueOptions { order, suppression: Suppression::EventIndex };
         let lease = self.session.lease();
-        let mut queue =
-            ReceiveQueue::new(&self.memory, 0, entries, options, Merging::On, &self.pool, lease);
+        let mut queue = ReceiveQueue::new(&self.memory, 0, entries, options, Merging::On, &self.pool, lease);
         queue.start_at(start);
         queue
     }

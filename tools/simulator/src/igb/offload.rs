@@ -134,11 +134,7 @@ pub(super) struct Misfit;
 pub(super) type FlagMasks = [u16; 3];
 
 /// Inserts checksums into a packet that is not segmented.
-pub(super) fn insert_checksums(
-    frame: &mut [u8],
-    context: &Context,
-    request: Request,
-) -> Result<(), Misfit> {
+pub(super) fn insert_checksums(frame: &mut [u8], context: &Context, request: Request) -> Result<(), Misfit> {
     if request.inserts_ip() {
         insert_ip_checksum(frame, context)?;
     }
@@ -231,12 +227,7 @@ pub(super) fn segment(
 }
 
 /// Length, identification and checksum of IPv4, or the length of IPv6.
-fn set_network(
-    segment: &mut [u8],
-    context: &Context,
-    number: usize,
-    request: Request,
-) -> Result<(), Misfit> {
+fn set_network(segment: &mut [u8], context: &Context, number: usize, request: Request) -> Result<(), Misfit> {
     let bytes = segment.len() - context.mac_bytes;
     let header = &mut segment[context.mac_bytes..];
     if !context.is_ipv4 {
@@ -301,8 +292,7 @@ mod tests {
         }
         let addresses = if is_ipv4 { frame[26..34].to_vec() } else { frame[22..54].to_vec() };
         let length = if with_length { transport_bytes as u64 } else { 0 };
-        let seed =
-            Sum::default().add(&addresses).add_number(u64::from(protocol)).add_number(length).folded();
+        let seed = Sum::default().add(&addresses).add_number(u64::from(protocol)).add_number(length).folded();
         let at = frame.len();
         frame.resize(at + header_bytes, 0x11);
         if protocol == packet::TCP {
@@ -361,9 +351,8 @@ mod tests {
                     let at = context.transport_at();
                     let flags: Vec<u8> = segments.iter().map(|segment| segment[at + 13]).collect();
                     assert_eq!(flags, [0x90, 0x10, 0x19]);
-                    let sequence = |segment: &[u8]| {
-                        u32::from_be_bytes(*segment[at + 4..].first_chunk::<4>().unwrap())
-                    };
+                    let sequence =
+                        |segment: &[u8]| u32::from_be_bytes(*segment[at + 4..].first_chunk::<4>().unwrap());
                     assert_eq!(sequence(&segments[2]) - sequence(&segments[0]), 2800);
                 }
             }

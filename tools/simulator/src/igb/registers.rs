@@ -112,10 +112,15 @@ impl State {
             self.unknown.report(offset);
             return 0;
         };
-        match self.lie_about_register(register) {
+        let value = match self.lie_about_register(register) {
             Some(lie) => lie,
             None => self.read_register(register, index),
+        };
+        if register.offset != at::CTRL {
+            // Time passes: the reset is over.
+            self.reset_looks = 0;
         }
+        value
     }
 
     fn read_register(&mut self, register: &Register, index: usize) -> u32 {
@@ -200,7 +205,7 @@ impl State {
         }
     }
 
-    /// The reset bit shows for one more look after a reset, so that a driver has to wait for it.
+    /// The reset bit shows for one look after a reset, if that is the next thing that a driver looks at, so that it has to wait for it.
     fn read_control(&mut self) -> u32 {
         let control = self.registers[at::CTRL];
         if self.answer(Defect::ResetNeverEnds) == Answer::Never && self.was_reset || self.reset_looks > 0 {

@@ -11,9 +11,6 @@ use pollring_drivers::nic::igb::regs::*;
 /// A CRC counts as octets on the wire.
 const CRC_BYTES: u64 = 4;
 
-/// Longest frames of the first five length counters, with CRC; the sixth has the rest (8.18).
-const LENGTHS: [usize; 5] = [64, 127, 255, 511, 1023];
-
 /// A 64-bit octet counter.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Octets {
@@ -78,14 +75,23 @@ impl RegisterWords {
     }
 }
 
+/// Which of six counters has a frame, by its length with CRC: up to 64, to 127, to 255, to 511, to 1023, and longer (8.18).
 #[inline]
 fn length_class(frame_bytes: usize) -> usize {
-    LENGTHS.iter().filter(|longest| frame_bytes + CRC_BYTES as usize > **longest).count()
+    let bytes = frame_bytes + CRC_BYTES as usize;
+    if bytes <= 64 { 0 } else { (bytes.ilog2() as usize - 5).min(5) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lengths_fall_into_their_classes() {
+        let ends =
+            [(60, 0), (61, 1), (123, 1), (124, 2), (251, 2), (507, 3), (1019, 4), (1020, 5), (9000, 5)];
+        ends.iter().for_each(|(bytes, class)| assert_eq!(length_class(*bytes), *class, "{bytes}"));
+    }
 
     #[test]
     fn nothing_is_lost_between_the_halves() {

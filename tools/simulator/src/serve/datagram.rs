@@ -35,10 +35,15 @@ const ARP: [u8; 2] = [0x08, 0x06];
 pub enum Tamper {
     /// Nothing.
     Nothing,
-    /// The lowest bit of the last byte of the payload is flipped in each frame, both ways, except for ARP. No checksum is mended. It shows
-    /// that a check finds what it looks for.
+    /// One bit of the last byte of the payload is flipped in each frame except for ARP: the lowest on the way to the device, the next
+    /// one on the way from it, so that a frame that passes both ways does not come out as it was. No checksum is mended. It
+    /// shows that a check finds what it looks for.
     FlipBit,
 }
+
+/// What is flipped, by direction.
+const TO_DEVICE: u8 = 1;
+const FROM_DEVICE: u8 = 2;
 
 /// Frames that passed.
 #[derive(Default)]
@@ -113,7 +118,7 @@ impl DatagramWire {
             let padded = bytes.max(SHORTEST_BYTES);
             self.buffer[bytes..padded].fill(0);
             let frame = &mut self.buffer[..padded];
-            tamper(self.tamper, frame);
+            tamper(self.tamper, TO_DEVICE, frame);
             // This thread alone sends here, so there is room as it was seen.
             let _ = self.end.transmit(frame);
             self.counts.into.fetch_add(1, Ordering::Relaxed);
@@ -129,7 +134,7 @@ impl DatagramWire {
                 if !self.end.receive_into(&mut self.frame) {
                     break;
                 }
-                tamper(self.tamper, &mut self.frame);
+                tamper(self.tamper, FROM_DEVICE, &mut self.frame);
             }
             self.waits = false;
             match self.socket.send_to(&self.frame, &self.remote) {
@@ -152,13 +157,13 @@ fn is_full(error: &io::Error) -> bool {
         || error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error())
 }
 
-fn tamper(tamper: Tamper, frame: &mut [u8]) {
+fn tamper(tamper: Tamper, bit: u8, frame: &mut [u8]) {
     if tamper == Tamper::Nothing || frame.get(12..14) == Some(&ARP) {
         return;
     }
     let end = packet::layout(frame).map_or(frame.len(), |layout| layout.end);
     if let Some(byte) = frame[..end].last_mut() {
-        *byte ^= 1;
+        *byte ^= bit;
     }
 }
 
@@ -246,12 +251,12 @@ mod tests {
         let mut frame = vec![0; 60];
         frame[12..18].copy_from_slice(&[8, 0, 0x45, 0, 0, 40]);
         let before = frame.clone();
-        tamper(Tamper::FlipBit, &mut frame);
+        tamper(Tamper::FlipBit, TO_DEVICE, &mut frame);
         let changed: Vec<usize> = (0..60).filter(|at| frame[*at] != before[*at]).collect();
         assert_eq!((changed, frame[53]), (vec![53], 1));
         let mut arp = [&[0; 12][..], &ARP, &[0; 46]].concat();
-        tamper(Tamper::FlipBit, &mut arp);
+        tamper(Tamper::FlipBit, FROM_DEVICE, &mut arp);
         assert_eq!(arp[59], 0);
-        tamper(Tamper::FlipBit, &mut []);
+        tamper(Tamper::FlipBit, FROM_DEVICE, &mut []);
     }
 }

@@ -89,6 +89,8 @@ pub struct ServeCounts {
 pub(crate) struct Lines {
     msi: Vectors,
     msix: Vectors,
+    /// Tells of errors on the bus, which this one does not have.
+    error: Vectors,
 }
 
 impl Interrupts for Lines {
@@ -106,7 +108,8 @@ impl Function {
     pub fn new(device: Arc<dyn SoftwareDevice>, waker: Arc<Waker>) -> Function {
         let iommu = Arc::new(SimulatedIommu::default());
         let count = device.vectors();
-        let lines = Arc::new(Lines { msi: Vectors::new(count.min(1)), msix: Vectors::new(count) });
+        let (msi, msix, error) = (Vectors::new(count.min(1)), Vectors::new(count), Vectors::new(1));
+        let lines = Arc::new(Lines { msi, msix, error });
         device.attach(iommu.clone());
         device.connect(lines.clone());
         let regions = Regions::of(device.clone());
@@ -126,6 +129,7 @@ impl Function {
         self.iommu.unmap_all();
         self.lines.msi.clear(0, usize::MAX);
         self.lines.msix.clear(0, usize::MAX);
+        self.lines.error.clear(0, usize::MAX);
     }
 }
 

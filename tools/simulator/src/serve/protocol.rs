@@ -132,6 +132,7 @@ pub(super) const INTERRUPT_FLAGS: u32 = 1;
 /// Indices of interrupts: INTx, MSI, MSI-X, error, request.
 pub(super) const MSI: u32 = 1;
 pub(super) const MSIX: u32 = 2;
+pub(super) const ERROR: u32 = 3;
 pub(super) const INTERRUPTS: u32 = 5;
 
 #[derive(Clone, Copy, FromBytes, Immutable, KnownLayout)]

@@ -142,9 +142,14 @@ mod tests {
         let regions = Regions::of(Igb::new(IgbConfig::new([2, 0, 0, 0, 0, 1], near)));
         let sizes: Vec<usize> = (0..10).map(|index| regions.bytes(index)).collect();
         assert_eq!(sizes, [128 << 10, 0, 0, 16 << 10, 0, 0, 0, 4096, 0, 0]);
-        for (index, offset, count) in
-            [(0, 128 << 10, 1), (0, (128 << 10) - 1, 2), (7, u64::MAX, 2), (1, 0, 1), (6, 0, 4), (u32::MAX, 0, 4)]
-        {
+        for (index, offset, count) in [
+            (0, 128 << 10, 1),
+            (0, (128 << 10) - 1, 2),
+            (7, u64::MAX, 2),
+            (1, 0, 1),
+            (6, 0, 4),
+            (u32::MAX, 0, 4),
+        ] {
             assert_eq!(regions.read(index, offset, &mut vec![0; count]), Err(OutOfBounds));
             assert_eq!(regions.write(index, offset, &vec![0; count]), Err(OutOfBounds));
         }

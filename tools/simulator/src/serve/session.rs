@@ -188,6 +188,7 @@ impl<'a> Session<'a> {
         match index {
             MSI => Some(&self.function.lines.msi),
             MSIX => Some(&self.function.lines.msix),
+            ERROR => Some(&self.function.lines.error),
             _ => None,
         }
     }
@@ -219,17 +220,18 @@ impl<'a> Session<'a> {
         match with {
             DATA_EVENTFD if fds.len() == count => {
                 let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-                vectors.set(first, &fds).map_err(|_| Refusal::Invalid)
+                vectors.set(first, &fds).map_err(|_| Refusal::Invalid)?;
             }
-            DATA_EVENTFD if fds.is_empty() => Ok(vectors.clear(first, count)),
-            DATA_NONE if count == 0 => Ok(vectors.clear(0, usize::MAX)),
-            DATA_NONE => Ok((first..first + count as u16).for_each(|vector| vectors.raise(vector))),
+            DATA_EVENTFD if fds.is_empty() => vectors.clear(first, count),
+            DATA_NONE if count == 0 => vectors.clear(0, usize::MAX),
+            DATA_NONE => (first..first + count as u16).for_each(|vector| vectors.raise(vector)),
             DATA_BOOL if data.len() >= count => {
                 let wanted = (first..).zip(&data[..count]).filter(|(_, wanted)| **wanted != 0);
-                Ok(wanted.for_each(|(vector, _)| vectors.raise(vector)))
+                wanted.for_each(|(vector, _)| vectors.raise(vector));
             }
-            _ => Err(Refusal::Invalid),
+            _ => return Err(Refusal::Invalid),
         }
+        Ok(())
     }
 
     fn read(&mut self) -> Result<(), Refusal> {

@@ -73,8 +73,9 @@ fn remove_dead(path: &Path) -> Result<(), ServeError> {
         return Err(ServeError::NoSocket(path.to_owned()));
     }
     match UnixStream::connect(path) {
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(path)
-            .map_err(|error| ServeError::Bind { path: path.to_owned(), error }),
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(|error| ServeError::Bind { path: path.to_owned(), error })
+        }
         _ => Err(ServeError::InUse(path.to_owned())),
     }
 }

@@ -212,7 +212,7 @@ fn what_cannot_be_undone_is_said() {
     let function = tree.sysfs().function(address(FIRST)).unwrap();
     assert_eq!(tree.sysfs().recall(&function).unwrap().driver.as_deref(), Some("igb"), "still remembered");
     let error = tree.sysfs().unbind(address(FIRST), &GiveTo::Remembered).unwrap_err().to_string();
-    assert_words(&error, &["igb did not take it", "no driver has it now", "--driver NAME"]);
+    assert_words(&error, &["igb does not know", "no driver has it now", "--driver NAME"]);
 }
 
 #[test]
@@ -265,6 +265,10 @@ fn a_driver_that_is_not_there_is_refused_before_anything_changes() {
     let error = sysfs.unbind(address(SECOND), &GiveTo::Driver("ixgbe".into())).unwrap_err().to_string();
     assert_words(&error, &["igb has it, not vfio-pci"]);
     tree.module("ixgbe");
+    let error = sysfs.unbind(address(FIRST), &GiveTo::Driver("ixgbe".into())).unwrap_err().to_string();
+    assert_words(&error, &["ixgbe does not know this device", "undone: vfio-pci has it, as before"]);
+    assert_eq!(driver(&tree, FIRST).as_deref(), Some(VFIO_PCI));
+    tree.set_own_driver(FIRST, "ixgbe");
     let released = sysfs.unbind(address(FIRST), &GiveTo::Driver("ixgbe".into())).unwrap();
     assert_eq!(released.driver.as_deref(), Some("ixgbe"));
 }

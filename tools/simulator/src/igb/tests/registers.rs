@@ -7,9 +7,8 @@ use super::*;
 fn accesses_follow_the_table() {
     let rig = Rig::closed(|_| {});
     // Their writes do more, or less; each is tested elsewhere.
-    let special = [
-        "CTRL", "MDIC", "EECD", "EERD", "RXDCTL", "TXDCTL", "RDH", "TDH", "SWSM", "IMS", "EIMS", "MBVFICR",
-    ];
+    let special =
+        ["CTRL", "MDIC", "EECD", "EERD", "RXDCTL", "TXDCTL", "RDH", "TDH", "SWSM", "IMS", "EIMS", "MBVFICR"];
     let all = REGISTERS.iter().chain(others::REGISTERS);
     for register in all.filter(|register| !special.contains(&register.name)) {
         for at in [0, register.count - 1] {

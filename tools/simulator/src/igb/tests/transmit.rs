@@ -145,10 +145,8 @@ fn all_queues_are_served_within_the_budget() {
 }
 
 /// A context for TCP over IPv4 behind 14 bytes, as context 1, with a tag of 5 and segments of 100 bytes.
-const CONTEXT: [u64; 2] = [
-    5 << 16 | 14 << 9 | 20,
-    bits::CONTEXT | bits::IS_IPV4 | 1 << 11 | 1 << 36 | 20 << 40 | 100 << 48,
-];
+const CONTEXT: [u64; 2] =
+    [5 << 16 | 14 << 9 | 20, bits::CONTEXT | bits::IS_IPV4 | 1 << 11 | 1 << 36 | 20 << 40 | 100 << 48];
 
 /// Ethernet, IPv4 and TCP headers before `payload` bytes.
 fn tcp(payload: usize) -> Vec<u8> {
