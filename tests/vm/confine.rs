@@ -44,6 +44,7 @@ fn a_device_reaches_only_what_is_mapped_for_it() {
     let readonly = receive(&mut running, &wires, "readonly");
     let after = ask(&mut running, "check", "touched");
     assert!(after.contains("unmapped 0, readonly 0, good 0"), "{after}");
+    assert_ne!(unmapped, readonly);
     ask(&mut running, "send unmapped", "posted");
     std::thread::sleep(Duration::from_millis(200));
     let events = ask(&mut running, "events", "events:");

@@ -104,6 +104,9 @@ fn a_full_ring_is_counted_and_recovers() {
     println!("of {sent} frames to a forwarder that stood still, {back} came back");
     let summary: serde_json::Value = serde_json::from_str(json.split_once(' ').unwrap().1).unwrap();
     let overruns = summary["ports"][0]["rx_overruns"].as_u64().unwrap();
-    assert!(sent == 5000 && (400..sent).contains(&back) && overruns > 0, "{sent} sent, {back} back, {summary}");
+    assert!(
+        sent == 5000 && (400..sent).contains(&back) && overruns > 0,
+        "{sent} sent, {back} back, {summary}"
+    );
     assert!(finished.stdout.contains("STATUS 0"), "{}", finished.stdout);
 }

@@ -190,6 +190,36 @@ impl SimulatedIommu {
         })
     }
 
+    /// Writes two words as a device: whoever sees the second one sees the first, and what this thread wrote before. So a descriptor is
+    /// written back with its done bit in the second word, by one translation.
+    ///
+    /// # Errors
+    /// The fault, which is also recorded; also where the two words lie in different mappings.
+    pub fn dma_write_pair(&self, iova: u64, words: [u64; 2]) -> Result<(), Fault> {
+        let [first, second] = words.map(u64::to_le_bytes);
+        let mut pieces = 0;
+        let access = Fault { iova, bytes: 16, access: Access::Write };
+        std::sync::atomic::fence(Ordering::Release);
+        self.translate(access, |host, length| {
+            pieces += 1;
+            if length < 16 {
+                return;
+            }
+            // SAFETY: `translate` passes `length` bytes inside a view that stays mapped while it holds the table's lock, and that the
+            // permission check found writable; the two halves of 16 bytes lie in them.
+            unsafe {
+                shared::copy_to_shared(&first, host);
+                std::sync::atomic::fence(Ordering::Release);
+                shared::copy_to_shared(&second, host.add(8));
+            }
+        })?;
+        if pieces == 1 {
+            return Ok(());
+        }
+        self.record(access);
+        Err(access)
+    }
+
     /// Every fault since the start is counted; the first 64 are kept.
     pub fn faults(&self) -> (u64, Vec<Fault>) {
         let kept = self.faults.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -80,6 +80,8 @@ struct Target {
     name: &'static str,
     memory: Shared,
     iova: u64,
+    /// Keeps the address from being given to another region.
+    _placement: Arc<Placement>,
 }
 
 impl Target {
@@ -92,7 +94,7 @@ impl Target {
             None => Shared::local(placement.region().clone()),
         };
         memory.fill(0, BYTES, PATTERN)?;
-        Ok(Target { name, memory, iova })
+        Ok(Target { name, memory, iova, _placement: placement })
     }
 
     fn touched_bytes(&self) -> Result<usize> {

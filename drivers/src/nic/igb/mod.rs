@@ -22,7 +22,7 @@ const fn entry(device: u16, model: &'static str, proof: &'static str) -> DriverE
 
 /// The devices that this driver knows.
 pub const DEVICES: &[DriverEntry] = &[
-    entry(0x10c9, "Intel 82576", "software igb of this project"),
+    entry(0x10c9, "Intel 82576", "QEMU's igb behind VFIO; the software igb"),
     entry(0x1521, "Intel I350", "not run"),
     entry(0x1533, "Intel I210", "not run"),
 ];

@@ -12,8 +12,9 @@ register_table! {
     MDIC = 0x0_0020, ReadWrite, "PHY access", "8.2.4";
     EECD = 0x0_0010, ReadWrite, "NVM control", "8.4.1";
     EERD = 0x0_0014, ReadWrite, "NVM read", "8.4.2";
-    ICR = 0x0_1500, ReadClears, "interrupt causes", "8.8.8";
-    IMC = 0x0_150c, WriteOnly, "interrupt mask clear", "8.8.11";
+    // Also at 0x1500 and 0x150c (8.1); QEMU's model has them only here.
+    ICR = 0x0_00c0, ReadClears, "interrupt causes", "8.8.8";
+    IMC = 0x0_00d8, WriteOnly, "interrupt mask clear", "8.8.11";
     EIMC = 0x0_1528, WriteOnly, "extended interrupt mask clear", "8.8.4";
     RCTL = 0x0_0100, ReadWrite, "receive control", "8.10.1";
     RXPBS = 0x0_2404, ReadWrite, "receive packet buffer size, KiB", "8.3.1";

@@ -182,12 +182,18 @@ mod tests {
         let mut bytes = [0; 4];
         iommu.dma_read(0x2ffe, &mut bytes).unwrap();
         assert_eq!(bytes, [1, 2, 3, 4]);
+        iommu.dma_write_pair(0x3010, [5, 6]).unwrap();
+        iommu.dma_read(0x3018, &mut bytes).unwrap();
+        assert_eq!(bytes, [6, 0, 0, 0]);
+        assert!(
+            iommu.dma_write_pair(0x2ff8, [0; 2]).is_err() && iommu.dma_write_pair(0x7000, [0; 2]).is_err()
+        );
         assert_eq!(iommu.dma_write(0x7ffc, &[0; 4]).unwrap_err().access, Access::Write);
         iommu.dma_read(0x7ffc, &mut bytes).unwrap();
         assert!(iommu.dma_read(64 << 12, &mut bytes).is_err());
         iommu.unmap_all();
         assert!(iommu.dma_read(0, &mut bytes).is_err());
-        assert_eq!((iommu.mappings(), iommu.files(), iommu.faults().0), (0, 0, 3));
+        assert_eq!((iommu.mappings(), iommu.files(), iommu.faults().0), (0, 0, 5));
     }
 
     #[test]

@@ -45,6 +45,16 @@ impl Memory {
         })
     }
 
+    /// Two words, of which the second becomes visible last.
+    #[inline]
+    pub(super) fn write_pair(&mut self, iova: u64, words: [u64; 2]) -> Result<(), Lost> {
+        let Some(iommu) = self.iommu.as_ref().filter(|_| self.open) else { return Err(Lost) };
+        iommu.dma_write_pair(iova, words).map_err(|_| {
+            self.faults += 1;
+            Lost
+        })
+    }
+
     #[inline]
     pub(super) fn write(&mut self, iova: u64, source: &[u8]) -> Result<(), Lost> {
         let Some(iommu) = self.iommu.as_ref().filter(|_| self.open) else { return Err(Lost) };

@@ -229,15 +229,15 @@ pub(super) mod swsm {
     pub(crate) const SOFTWARE: u32 = 1 << 0;
 }
 
-/// Where the register at `offset` is to be found, when that is a place that only older members of the family have: interrupt
-/// registers at 0xc0 (82575), the first four queues at 0x2800 and 0x3800 (8.1).
+/// Where the register at `offset` is to be found, of those that have two places (8.1): interrupt registers at 0xc0 and 0x1500, the
+/// first four queues at 0x2800 and 0x3800 too.
 pub(super) fn canonical(offset: usize) -> usize {
     let queue = |base: usize| (offset & 0x300) / 0x100 * 0x40 + base + (offset & 0x3f);
     match offset {
-        0xc0 => 0x1500,
+        0x1500 => 0xc0,
         0xc8 => 0x1504,
         0xd0 => 0x1508,
-        0xd8 => 0x150c,
+        0x150c => 0xd8,
         0xe0 => 0x1510,
         0x2800..0x2c00 if offset & 0xff < 0x40 => queue(0xc000),
         0x3800..0x3c00 if offset & 0xff < 0x40 => queue(0xe000),

@@ -49,10 +49,8 @@ pub(super) struct WriteBack {
 
 impl WriteBack {
     pub(super) fn perform(&self, memory: &mut Memory) {
-        for (address, word) in [self.address, self.address + 8].into_iter().zip(self.words) {
-            // A posted write has no answer, so a device never learns that it was refused.
-            let _ = memory.write(address, &word.to_le_bytes());
-        }
+        // A posted write has no answer, so a device never learns that it was refused.
+        let _ = memory.write_pair(self.address, self.words);
     }
 }
 
