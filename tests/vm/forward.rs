@@ -2,6 +2,7 @@
 
 use crate::cable::{self, Direction};
 use crate::guest::{self, FIRST, SECOND};
+use pollring_vm::{Running, Wire};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -55,16 +56,21 @@ fn every_frame_comes_back_and_the_kernel_gets_its_nics_back() {
         assert_eq!((count("rx_dropped"), count("tx_dropped")), (0, 0), "{port}");
     }
     guest::line(&mut running, "CABLE");
-    let enough = AtomicBool::new(false);
-    let crossed = std::thread::scope(|scope| {
-        let cable = scope.spawn(|| cable::join(&mut wires, &enough));
-        let pinged = running.line("packets transmitted");
-        enough.store(true, Ordering::Relaxed);
-        pinged.unwrap_or_else(|error| panic!("{error}"));
-        cable.join().unwrap()
-    });
+    let crossed = join_until_pinged(&mut running, &mut wires);
     let finished = guest::finish(running);
     assert!(finished.stdout.contains("STATUS 0"), "{}", finished.stdout);
     assert!(finished.stdout.matches("drivers/igb").count() == 2, "{}", finished.stdout);
     assert!(finished.stdout.contains("5 received") && crossed >= 10, "{crossed}: {}", finished.stdout);
+}
+
+/// Joins the two wires while the guest pings itself across them; gives how many frames crossed.
+fn join_until_pinged(running: &mut Running, wires: &mut [Wire]) -> u64 {
+    let enough = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let cable = scope.spawn(|| cable::join(wires, &enough));
+        let pinged = running.line("packets transmitted");
+        enough.store(true, Ordering::Relaxed);
+        pinged.unwrap_or_else(|error| panic!("{error}"));
+        cable.join().unwrap()
+    })
 }
