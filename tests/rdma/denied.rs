@@ -44,21 +44,42 @@ fn at(region: &MemoryRegion, offset: u64) -> Remote {
 
 fn cases() -> Vec<Case> {
     let access = Status::RemoteAccess;
-    let case = |name, kind, bytes, reason, aim| Case { name, kind, rights: (ALL, ALL), bytes, status: access, reason, aim };
+    let case = |name, kind, bytes, reason, aim| Case {
+        name,
+        kind,
+        rights: (ALL, ALL),
+        bytes,
+        status: access,
+        reason,
+        aim,
+    };
     let (rkey, bounds) = (DropReason::RKey, DropReason::Bounds);
     let mut cases = Vec::new();
     for kind in [Read, Write] {
         cases.extend([
-            case("wrong key", kind, 100, rkey, |region, _| Remote { rkey: RKey(region.rkey().0 ^ 1), ..at(region, 0) }),
+            case("wrong key", kind, 100, rkey, |region, _| Remote {
+                rkey: RKey(region.rkey().0 ^ 1),
+                ..at(region, 0)
+            }),
             case("key of another domain", kind, 100, rkey, |_, foreign| at(foreign, 0)),
             case("one byte behind the end", kind, 100, bounds, |region, _| at(region, BYTES as u64 - 99)),
-            case("one byte before the start", kind, 100, bounds, |region, _| at(region, 0u64.wrapping_sub(1))),
-            case("several packets, the last outside", kind, 5000, bounds, |region, _| at(region, BYTES as u64 - 4999)),
+            case("one byte before the start", kind, 100, bounds, |region, _| {
+                at(region, 0u64.wrapping_sub(1))
+            }),
+            case("several packets, the last outside", kind, 5000, bounds, |region, _| {
+                at(region, BYTES as u64 - 4999)
+            }),
             case("behind the end", kind, 1, bounds, |region, _| at(region, BYTES as u64)),
-            case("an address that wraps", kind, 100, bounds, |region, _| Remote { address: u64::MAX - 50, ..at(region, 0) }),
+            case("an address that wraps", kind, 100, bounds, |region, _| Remote {
+                address: u64::MAX - 50,
+                ..at(region, 0)
+            }),
         ]);
     }
-    let right = |name, kind, region, qp| Case { rights: (region, qp), ..case(name, kind, 8, rkey, |region, _| at(region, 0)) };
+    let right = |name, kind, region, qp| Case {
+        rights: (region, qp),
+        ..case(name, kind, 8, rkey, |region, _| at(region, 0))
+    };
     cases.extend([
         right("region without WRITE", Write, READ_ONLY, ALL),
         right("queue pair without WRITE", Write, ALL, READ_ONLY),
@@ -67,7 +88,10 @@ fn cases() -> Vec<Case> {
         right("region without atomics", Atomic, READ_ONLY | WRITE_ONLY, ALL),
         right("queue pair without atomics", Atomic, ALL, READ_ONLY | WRITE_ONLY),
         case("atomic out of bounds", Atomic, 8, bounds, |region, _| at(region, BYTES as u64)),
-        case("atomic with a wrong key", Atomic, 8, rkey, |region, _| Remote { rkey: RKey(0), ..at(region, 0) }),
+        case("atomic with a wrong key", Atomic, 8, rkey, |region, _| Remote {
+            rkey: RKey(0),
+            ..at(region, 0)
+        }),
     ]);
     let odd = case("misaligned atomic", Atomic, 8, bounds, |region, _| at(region, 4));
     cases.push(Case { status: Status::RemoteInvalidRequest, ..odd });
@@ -158,10 +182,17 @@ fn a_key_that_is_revoked_stops_a_message_between_two_packets() {
 fn local_mistakes_are_local_errors() {
     type Make = fn(&MemoryRegion, &MemoryRegion) -> SendOperation;
     let makes: [Make; 4] = [
-        |_, read_only| SendOperation::Read { into: sge(read_only, 0, 8).into(), remote: Remote { address: 0, rkey: RKey(1) } },
+        |_, read_only| SendOperation::Read {
+            into: sge(read_only, 0, 8).into(),
+            remote: Remote { address: 0, rkey: RKey(1) },
+        },
         |own, _| write(gather(own, 4090, 100), Remote { address: 0, rkey: RKey(1) }),
         |own, _| send(gather(own, usize::MAX - 4, 8)),
-        |_, read_only| SendOperation::FetchAndAdd { into: sge(read_only, 0, 8), remote: Remote { address: 0, rkey: RKey(1) }, add: 1 },
+        |_, read_only| SendOperation::FetchAndAdd {
+            into: sge(read_only, 0, 8),
+            remote: Remote { address: 0, rkey: RKey(1) },
+            add: 1,
+        },
     ];
     for make in makes {
         let mut net = Net::new(1, Faults::default());

@@ -122,8 +122,12 @@ impl Storm {
             assert_eq!((completion.id, completion.status), (id, Status::Success), "{failure:?}");
             let at = id as usize % SLOTS * SLOT;
             match expect {
-                Expect::There { at, bytes } => assert!(read(&self.there, at, bytes.len()) == bytes, "WRITE {id}"),
-                Expect::Here { at, bytes } => assert!(read(&self.here, at, bytes.len()) == bytes, "READ {id}"),
+                Expect::There { at, bytes } => {
+                    assert!(read(&self.there, at, bytes.len()) == bytes, "WRITE {id}")
+                }
+                Expect::Here { at, bytes } => {
+                    assert!(read(&self.here, at, bytes.len()) == bytes, "READ {id}")
+                }
                 Expect::Old(old) => assert_eq!(read(&self.here, at, 8), old.to_ne_bytes(), "atomic {id}"),
                 Expect::Received { .. } => {}
             }

@@ -1,6 +1,7 @@
 //! The strict conformance suite of RoCEv2, in virtual time: two stacks, and between them a wire that loses, repeats, reorders
 //! and corrupts as its seed says. Nothing here waits, sleeps, or needs a port.
 
+mod crc;
 mod rig;
 
 mod denied;

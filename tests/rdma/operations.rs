@@ -45,7 +45,10 @@ impl Bench {
     fn check(&self, bytes: usize, before: &[u8], at: usize) {
         assert_eq!(read(&self.memory[1], at, bytes), read(&self.memory[0], 3, bytes), "{bytes} bytes");
         let after = read(&self.memory[1], 0, BYTES);
-        assert!(after[..at] == before[..at] && after[at + bytes..] == before[at + bytes..], "only the target");
+        assert!(
+            after[..at] == before[..at] && after[at + bytes..] == before[at + bytes..],
+            "only the target"
+        );
     }
 }
 
@@ -67,7 +70,8 @@ fn sends_writes_and_reads_of_every_size() {
             bench.check(bytes, &before, 11);
 
             receive(&mut *bench.qps[1], 101, SgeList::Empty);
-            let immediate = SendOperation::Write { payload: source, remote: to, immediate: Some(0xabcd_0001) };
+            let immediate =
+                SendOperation::Write { payload: source, remote: to, immediate: Some(0xabcd_0001) };
             let (_, received) = bench.done(immediate, true);
             let received = received.unwrap();
             assert_eq!((received.bytes, received.opcode), (bytes as u32, Opcode::ReceiveWrite));
@@ -130,7 +134,10 @@ fn atomics_give_the_old_value_and_wrap() {
         assert_eq!(completion.bytes, 8);
         memory[0].memory().load_u64(8).unwrap()
     };
-    assert_eq!(old(&mut bench, SendOperation::FetchAndAdd { into: into(), remote: word, add: 5 }), u64::MAX - 1);
+    assert_eq!(
+        old(&mut bench, SendOperation::FetchAndAdd { into: into(), remote: word, add: 5 }),
+        u64::MAX - 1
+    );
     let swap = |compare, swap| SendOperation::CompareAndSwap { into: into(), remote: word, compare, swap };
     assert_eq!(old(&mut bench, swap(4, 9)), 3);
     assert_eq!(old(&mut bench, swap(3, 9)), 3);

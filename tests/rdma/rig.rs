@@ -90,7 +90,6 @@ pub struct Node {
     pub pd: ProtectionDomain,
     pub cq: Box<dyn CompletionQueue>,
     pub address: IpAddr,
-    pub vlan: Option<u16>,
 }
 
 /// How nodes are made.
@@ -173,16 +172,10 @@ impl Net {
             let (mut device, stack) = RoceDevice::new(config).unwrap();
             let pd = device.allocate_pd().unwrap();
             let cq = device.create_cq(&CqConfig { entries: 65_536, vector: 0, channel: None }).unwrap();
-            Node { device, stack, pd, cq, address: shape.addresses[side], vlan: shape.vlan }
+            Node { device, stack, pd, cq, address: shape.addresses[side] }
         };
-        let wire = Wire {
-            faults,
-            random: Random(seed),
-            frames: BTreeMap::new(),
-            number: 0,
-            capture: None,
-            sent: 0,
-        };
+        let wire =
+            Wire { faults, random: Random(seed), frames: BTreeMap::new(), number: 0, capture: None, sent: 0 };
         Net { nodes: [node(0), node(1)], wire, now_ns: 1_000 }
     }
 
@@ -381,7 +374,8 @@ pub fn receive(qp: &mut dyn QueuePair, id: u64, into: impl Into<SgeList>) {
 
 pub fn fill(region: &MemoryRegion, seed: u64) {
     let mut random = Random(seed);
-    let bytes: Vec<u8> = (0..region.memory().bytes().div_ceil(8)).flat_map(|_| random.word().to_le_bytes()).collect();
+    let bytes: Vec<u8> =
+        (0..region.memory().bytes().div_ceil(8)).flat_map(|_| random.word().to_le_bytes()).collect();
     region.memory().copy_in(0, &bytes[..region.memory().bytes()]).unwrap();
 }
 

@@ -10,35 +10,22 @@ fn every_frame_comes_back(options: &str, queues: usize) {
     let script = format!(
         r#"
         pollring bind {FIRST} {SECOND} || exit 1
-        start /tmp/forward pollring forward pci:{FIRST} pci:{SECOND} --entries 256 --queues {queues} || exit 1
+        start /tmp/forward pollring forward pci:{FIRST} pci:{SECOND} --entries 256 --queues {queues} --json || exit 1
         echo READY
         read -r _
         kill -INT $program; wait $program; echo "STATUS $?"
-        cat /tmp/forward.err >&2; cat /tmp/forward.out; dmesg | tail -20
+        cat /tmp/forward.err >&2
         pollring unbind {FIRST} {SECOND} || exit 1
         for nic in {FIRST} {SECOND}; do readlink /sys/bus/pci/devices/$nic/driver; done
         "#
     );
     let model = format!("virtio-net-pci,iommu_platform=on,disable-legacy=on{options}");
-    let mut running = guest::script(guest::machine().qemu_arguments(&["-trace", "virtio_queue_notify", "-trace", "virtqueue_pop", "-trace", "virtio_set_status"]).nic(&model).nic(&model), &script);
+    let mut running = guest::script(guest::machine().nic(&model).nic(&model), &script);
     guest::line(&mut running, "READY");
     let mut wires = running.take_wires();
     let seed = 1;
     let mut directions = [Direction::new(seed, 0, 1), Direction::new(seed + 1, 1, 0)];
     cable::run(&mut wires, &mut directions, 50_000, Duration::from_secs(5));
-    if directions.iter().any(|direction| direction.counts().verified != 50_000) {
-        let log = std::fs::read_to_string(running.folder().join("qemu")).unwrap_or_default();
-        std::fs::write("/tmp/qemu.log", log).unwrap();
-        running.say("enough").unwrap();
-        let finished = running.wait().unwrap();
-        panic!(
-            "{:?}\n{}\n{}\n{}",
-            directions.each_ref().map(|d| (d.sent(), d.counts())),
-            finished.stdout,
-            finished.stderr,
-            finished.console
-        );
-    }
     for direction in &directions {
         let counts = direction.counts();
         assert!(counts.is_clean() && counts.verified == 50_000, "seed {seed}, {options}: {counts:?}");

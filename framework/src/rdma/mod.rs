@@ -42,7 +42,9 @@ pub use qp::{
     Failure, Layer, QpAttributes, QpConfig, QueuePair, Receives, Refused, SharedReceiveQueue, Signalling,
 };
 pub use qp::{SrqConfig, SrqNumber};
-pub use state::{Attempts, Connection, Drain, IllegalTransition, Init, Modify, ModifyError, QpType, ReadyToReceive};
+pub use state::{
+    Attempts, Connection, Drain, IllegalTransition, Init, Modify, ModifyError, QpType, ReadyToReceive,
+};
 pub use state::{ReadyToSend, Retry, State, WorkQueue, transition};
 pub use work::{
     Destination, Inline, Payload, PostError, QpLimits, ReceiveRequest, Remote, SendFlags, SendOperation,

@@ -65,7 +65,8 @@ fn start_good(address: PciAddress) -> Result<(Box<dyn Port>, Worker)> {
     let driver = pollring_drivers::find(pollring_drivers::builtin(), vendor, id).ok_or("no driver")?;
     let mut port = (driver.open)(device, &space)?;
     let pool = Pool::new(&PoolConfig { pages: small(), ..PoolConfig::new(&uri, 2048) }, &[&space])?;
-    let Queues { mut rx, mut tx } = port.start(&PortConfig { promiscuous: Promiscuous::On, ..PortConfig::new(&pool) })?;
+    let Queues { mut rx, mut tx } =
+        port.start(&PortConfig { promiscuous: Promiscuous::On, ..PortConfig::new(&pool) })?;
     let (rx, tx) = (rx.pop().ok_or("no queue")?, tx.pop().ok_or("no queue")?);
     let config = WorkerConfig { name: "echo".to_owned(), core: None, idle: IdlePolicy::Pause };
     let worker = Worker::start(config, vec![Box::new(Echo { rx, tx, burst: Burst::new() })])?;

@@ -172,7 +172,7 @@ impl VirtioPort {
         run.tx.push(counters.reader());
         run.lies.push(lies.clone());
         let (low_water, watch) = (entries / 2, self.transport.watch());
-        Ok(VirtioTx { ring, queue, low_water, notifier, turnstile, counters, lies, watch })
+        Ok(VirtioTx { ring, queue, low_water, notifier, turnstile, counters, idle_looks: 0, lies, watch })
     }
 
     fn tell(

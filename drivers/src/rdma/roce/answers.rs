@@ -118,7 +118,7 @@ impl Qp {
         let index = packet.psn.since(front.first) as u32;
         let (last, at) = (index + 1 == front.packets, index as usize * mtu);
         let bytes = if last { front.bytes as usize - at.min(front.bytes as usize) } else { mtu };
-        let pieces = front.request.operation.into_pieces();
+        let pieces = front.request.operation.pieces();
         let fits = packet.payload.len() == bytes && shape.position.ends() == last;
         let (Some(pieces), true, false) = (pieces, fits, front.request.operation.is_atomic()) else {
             let what = "READ data of another length or position than what was asked for";
@@ -143,7 +143,7 @@ impl Qp {
         let requester = &mut self.requester;
         let Some(front) = requester.queue.front() else { return };
         let operation = &front.request.operation;
-        let (Some(pieces), true) = (operation.into_pieces(), operation.is_atomic()) else {
+        let (Some(pieces), true) = (operation.pieces(), operation.is_atomic()) else {
             let what = "an old value of an atomic, where READ data was asked for";
             return self.fail_send(world, Status::BadResponse, Layer::Wire, what);
         };

@@ -53,11 +53,11 @@ impl Replies {
         if self.is_full() && matches!(reply.kind, ReplyKind::Answer(_)) {
             return;
         }
-        if let (Some(last), ReplyKind::Answer(Answer::Ack { .. })) = (self.0.back_mut(), &reply.kind) {
-            if matches!(last.kind, ReplyKind::Answer(Answer::Ack { .. })) {
-                *last = reply;
-                return;
-            }
+        if let (Some(last), ReplyKind::Answer(Answer::Ack { .. })) = (self.0.back_mut(), &reply.kind)
+            && matches!(last.kind, ReplyKind::Answer(Answer::Ack { .. }))
+        {
+            *last = reply;
+            return;
         }
         self.0.push_back(reply);
     }

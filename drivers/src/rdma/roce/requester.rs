@@ -201,7 +201,7 @@ impl Requester {
 pub(crate) trait OperationExt {
     fn bytes(&self) -> u32;
     fn is_atomic(&self) -> bool;
-    fn into_pieces(&self) -> Option<&[Sge]>;
+    fn pieces(&self) -> Option<&[Sge]>;
 }
 
 impl OperationExt for SendOperation {
@@ -220,7 +220,7 @@ impl OperationExt for SendOperation {
     }
 
     /// Where responses go.
-    fn into_pieces(&self) -> Option<&[Sge]> {
+    fn pieces(&self) -> Option<&[Sge]> {
         match self {
             SendOperation::Read { into, .. } => Some(into.as_slice()),
             SendOperation::CompareAndSwap { into, .. } | SendOperation::FetchAndAdd { into, .. } => {
@@ -305,7 +305,7 @@ impl Qp {
     fn check_local(&self, wqe: &Wqe) -> Result<(), String> {
         let operation = &wqe.request.operation;
         let read = memory::check(source(operation), &self.pd, Access::empty());
-        let written = operation.into_pieces().unwrap_or(&[]);
+        let written = operation.pieces().unwrap_or(&[]);
         read.and_then(|()| memory::check(written, &self.pd, Access::LOCAL_WRITE))
             .map_err(|error| format!("{}: {error}", operation.name()))
     }

@@ -139,10 +139,10 @@ impl Stack {
         if !is_own(engine, arrival.destination) {
             return Err(DropReason::NotOurs);
         }
-        if let Peers::Only(list) = &self.peers {
-            if !list.contains(&arrival.source) {
-                return Err(DropReason::NotAllowed);
-            }
+        if let Peers::Only(list) = &self.peers
+            && !list.contains(&arrival.source)
+        {
+            return Err(DropReason::NotAllowed);
         }
         if let Err(mismatch) = Packet::verify(packet, ip_bytes) {
             engine.world.counters.last_icrc = mismatch.or(engine.world.counters.last_icrc);

@@ -41,7 +41,7 @@ pub(super) fn open(device: &Arc<File>, index: u32) -> io::Result<Window> {
 
 /// What may be mapped, sorted; an area outside the BAR is the kernel's or the peer's error.
 fn areas(sparse: Option<&[(u64, u64)]>, bytes: usize) -> io::Result<Vec<Range<usize>>> {
-    let Some(pairs) = sparse else { return Ok(Vec::from_iter([0..bytes])) };
+    let Some(pairs) = sparse else { return Ok(std::iter::once(0..bytes).collect()) };
     let mut areas = Vec::new();
     for (offset, size) in pairs {
         let area = offset.checked_add(*size).and_then(|end| {
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn areas_lie_in_their_bar() {
-        assert_eq!(areas(None, 8192).unwrap(), Vec::from_iter([0..8192]));
+        assert_eq!(areas(None, 8192).unwrap(), std::iter::once(0..8192).collect::<Vec<_>>());
         assert_eq!(
             areas(Some(&[(8192, 4096), (0, 4096), (4096, 0)]), 12288).unwrap(),
             [0..4096, 8192..12288]

@@ -1,8 +1,8 @@
 //! The wire of RoCEv2: what a packet is, without any state.
 //!
-//! Bytes come in through [`network::classify`] (Ethernet to UDP) and [`Packet::parse`] (BTH to ICRC). Both copy header fields
+//! Bytes come in through `network::classify` (Ethernet to UDP) and [`Packet::parse`] (BTH to ICRC). Both copy header fields
 //! into values, check each one, and give a typed [`DropReason`](super::counters::DropReason); neither panics, whatever the
-//! bytes are. Bytes go out through [`network::Path::write`] and [`Headers`].
+//! bytes are. Bytes go out through `network::Path::write` and `Headers`.
 
 mod headers;
 pub(crate) mod icrc;
