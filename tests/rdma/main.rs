@@ -10,5 +10,4 @@ mod golden;
 mod hostile;
 mod life;
 mod operations;
-mod port;
 mod services;
