@@ -180,11 +180,11 @@ fn random_requests_on_bad_wires() {
 use pollring_drivers::rdma::roce::DropReason;
 
 #[test]
-fn a_message_of_a_gigabyte_at_low_loss_over_memory_that_is_used_again() {
+fn gigabytes_at_low_loss_over_memory_that_is_used_again() {
     let bytes = amount(64 << 20, 1 << 31) as u64;
     let mut net = Net::new(11, Faults { loss: 100, ..Faults::default() });
     let mut qps = net.connect(&Link { mtu: Mtu::Bytes4096, ..Link::new(QpType::Rc) });
-    // One MiB of memory, which a list of pieces names again and again.
+    // One MiB of memory, which a list of pieces names eight times in each message.
     let (from, to) = (net.memory(0, 1 << 20), net.memory(1, bytes.min(64 << 20) as usize));
     fill(&from, 9);
     let pieces = bytes >> 20;

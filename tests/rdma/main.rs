@@ -10,4 +10,5 @@ mod golden;
 mod hostile;
 mod life;
 mod operations;
+mod port;
 mod services;

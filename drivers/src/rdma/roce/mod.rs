@@ -2,7 +2,7 @@
 //! an argument.
 //!
 //! Read it so: [`wire`] is what a packet is; `engine` holds all queue pairs of a worker; `qp` is one of them, with `requester`
-//! (sends, and `answers`, and `retry`) and `responder` (carries out, with `duplicates`, `replies` and `datagram`); `memory`
+//! (sends, by `packets`; `answers`; `retry`) and `responder` (carries out, with `duplicates`, `replies` and `datagram`); `memory`
 //! is keys and pieces; `stack` puts Ethernet, IP and neighbours around the engine; `endpoint` puts a port around the stack;
 //! `device` and `handles` are the verbs.
 //!
@@ -25,6 +25,7 @@ mod engine;
 mod handles;
 mod memory;
 mod neighbours;
+mod packets;
 mod qp;
 mod replies;
 mod requester;
