@@ -153,17 +153,19 @@ impl Functions {
 
 /// Memory that a plan pins, at most: what is mapped in two spaces counts twice (Documentation/driver-api/vfio.rst).
 fn pinned_bytes(plan: &Plan) -> Result<u64, AppError> {
-    let whole = |bytes: usize| match plan.pages {
-        PageChoice::Small => bytes.next_multiple_of(PageSize::Small4K.bytes()),
-        PageChoice::Auto | PageChoice::Huge => bytes.next_multiple_of(PageSize::Huge2M.bytes()),
+    let page = match plan.pages {
+        PageChoice::Small => PageSize::Small4K.bytes(),
+        PageChoice::Auto | PageChoice::Huge => PageSize::Huge2M.bytes(),
     };
+    let whole = |bytes: usize| bytes.checked_next_multiple_of(page).unwrap_or(usize::MAX);
     let buffer_bytes = PoolConfig::new("", 0).buffer_bytes;
-    let pool = whole(pool_frames(plan, plan.frames)? * buffer_bytes);
+    let pool = whole(pool_frames(plan, plan.frames)?.saturating_mul(buffer_bytes));
     let rings = whole(plan.queues * 2 * plan.entries * DESCRIPTOR_BYTES);
     let prime = if plan.prime == 0 { 0 } else { whole(prime_frames(plan) * buffer_bytes) };
     let spaces_a_pool = |position: usize| if plan.partner(position) == position { 1 } else { 2 };
     let ports = 0..plan.ports.len();
-    Ok(ports.map(|position| (spaces_a_pool(position) * pool + rings + prime) as u64).sum())
+    let pinned = |position: usize| pool.saturating_mul(spaces_a_pool(position)).saturating_add(rings + prime);
+    Ok(ports.map(|position| pinned(position) as u64).fold(0, u64::saturating_add))
 }
 
 /// What the port can do decides before memory is taken; `PortConfig::validate` looks at all of it once more.
