@@ -215,7 +215,7 @@ const WRONG: &[(&str, i32, &str)] = &[
     ("forward pci:zebra", 2, "lspci -D"),
     ("forward pci:", 2, "lspci -D"),
     ("forward vfio-user:/tmp/x", 2, "not in this version"),
-    ("forward vhost-user:/nonexistent/x", 1, "start the backend"),
+    ("forward vhost-user:/nonexistent/x", 2, "start the backend"),
     ("forward memif:/tmp/x", 2, "not in this version"),
     ("forward tap:tap0", 2, "not in this version"),
     ("forward af_packet:eth0", 2, "not in this version"),

@@ -1,8 +1,8 @@
 //! From a plan to ports that are open and memory that they share.
 //!
-//! Each port sits in an address space of its own, unless the IOMMU cannot tell two functions apart. Its pool is mapped there for reading and writing, and in its partner's space for
-//! reading only: a port can fill its own buffers and send the other's. The order is: open the device, look at what it can do, then
-//! take memory.
+//! Each port sits in an address space of its own, unless the IOMMU cannot tell two functions apart. Its pool is mapped there for
+//! reading and writing, and in its partner's space for reading only: a port can fill its own buffers and send the other's. The order
+//! is: look at what a function may lack, open the device, look at what it can do, then take memory.
 
 use super::faults::Faults;
 use super::options::{PageChoice, Plan};
@@ -11,7 +11,7 @@ use crate::ports::{Target, VhostUserName};
 use pollring::buffer::{Access, BURST, Both, Pool, PoolConfig, PoolError, ToDevice};
 use pollring::bus::simulated::{self, SimulatedIommu, SoftwareDevice};
 use pollring::bus::sysfs::Sysfs;
-use pollring::bus::vfio::{self, Container};
+use pollring::bus::vfio::Container;
 use pollring::bus::{Device, PciAddress};
 use pollring::hugepages::{PageSize, Pages};
 use pollring::iova::AddressSpace;
@@ -134,7 +134,7 @@ impl Functions {
 
     /// Opens a function in a space of its own, or in that of the function with which it shares an IOMMU group.
     fn open(&mut self, uri: &str, address: PciAddress) -> Result<Opened, AppError> {
-        let group = vfio::group_of(address)?;
+        let group = Sysfs::new().group_of(address)?;
         let known = self.0.iter().find(|(other, ..)| *other == group);
         let (container, space) = match known {
             Some((_, container, space)) => (container.clone(), space.clone()),

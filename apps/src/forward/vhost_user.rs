@@ -3,8 +3,9 @@
 use super::options::Plan;
 use crate::error::AppError;
 use crate::ports::VhostUserName;
+use pollring::bus::BusError;
 use pollring::iova::AddressSpace;
-use pollring::port::Port;
+use pollring::port::{Port, PortError};
 use pollring_drivers::nic::virtio::{Layout, VirtioOptions, vhost_user};
 
 /// Connects to the backend; its space takes the port's pool.
@@ -24,5 +25,10 @@ pub(super) fn open(
         return Err(AppError::Usage(text));
     }
     let layout = if name.packed { Layout::Packed } else { Layout::Split };
-    Ok(vhost_user::open(uri, &name.path, VirtioOptions { layout, ..VirtioOptions::default() })?)
+    let options = VirtioOptions { layout, ..VirtioOptions::default() };
+    vhost_user::open(uri, &name.path, options).map_err(|error| match error {
+        // A backend that does not listen or refuses is a precondition that is missing.
+        PortError::Bus(BusError::Refused { .. }) => AppError::Usage(error.to_string()),
+        error => error.into(),
+    })
 }

@@ -240,7 +240,9 @@ fn install(path: &Path, wanted: &str) -> Result<(), MachineError> {
 
 fn write_job(machine: &Machine, program: &[&OsStr], folder: &Path) -> Result<(), MachineError> {
     let job = folder.join("job");
-    let shares: Vec<String> = machine.shares.iter().map(|path| path.display().to_string()).collect();
+    // fstab(5) writes a blank as \040.
+    let shares: Vec<String> =
+        machine.shares.iter().map(|path| path.display().to_string().replace(' ', "\\040")).collect();
     let options = "x-mount.mkdir,trans=virtio,version=9p2000.L,msize=512000,cache=loose,ro";
     let lines =
         shares.iter().enumerate().map(|(position, path)| format!("share{position} {path} 9p {options}\n"));

@@ -121,6 +121,14 @@ impl NotReady {
 }
 
 impl Sysfs {
+    /// The number of a function's IOMMU group (Documentation/ABI/testing/sysfs-kernel-iommu_groups).
+    ///
+    /// # Errors
+    /// [`NotReady::Unknown`] or [`NotReady::NoGroup`].
+    pub fn group_of(&self, address: PciAddress) -> Result<u32, NotReady> {
+        Ok(self.function(address)?.group.ok_or_else(|| self.no_group(address))?)
+    }
+
     /// Whether `address` can be opened and `pinned_bytes` be mapped for it.
     ///
     /// # Errors

@@ -5,15 +5,16 @@
 
 use super::device::VfioDevice;
 use super::{advised, memlock_advice, sys};
+use crate::bus::sysfs::{NotReady, Sysfs};
 use crate::bus::{Backend, PciAddress};
 use crate::iova::{Direction, Iommu, Ranges};
 use pollring_hugepages::Region;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use thiserror::Error;
 use vfio_bindings::bindings::vfio::*;
@@ -31,15 +32,9 @@ pub enum VfioError {
         "VFIO of this kernel: {0}; it needs API 0 with the type 1 v2 IOMMU driver (CONFIG_VFIO_IOMMU_TYPE1)"
     )]
     Kernel(String),
-    /// The function has no group.
-    #[error(
-        "pci:{address}: it has no IOMMU group, so nothing would confine its DMA; turn the IOMMU on in the firmware and in the \
-         kernel's command line (intel_iommu=on on Intel)"
-    )]
-    NoGroup {
-        /// The function.
-        address: PciAddress,
-    },
+    /// No such function, or nothing that would confine it.
+    #[error(transparent)]
+    Function(#[from] NotReady),
     /// Its group cannot be had.
     #[error("pci:{address}: open /dev/vfio/{group}: {error}")]
     Group {
@@ -112,13 +107,13 @@ impl Container {
     /// # Errors
     /// No group, a group that another process holds or that is not viable, or a refused step.
     pub fn open(self: &Arc<Container>, address: PciAddress) -> Result<Arc<dyn Backend>, VfioError> {
-        let group = group_of(address)?;
+        let group = Sysfs::new().group_of(address)?;
         let mut groups = self.groups();
-        if !groups.contains_key(&group) {
-            let file = self.take_group(address, group, groups.is_empty())?;
-            groups.insert(group, file);
-        }
-        let file = groups.get(&group).ok_or(VfioError::NoGroup { address })?;
+        let first = groups.is_empty();
+        let file = match groups.entry(group) {
+            Entry::Occupied(taken) => taken.into_mut(),
+            Entry::Vacant(free) => free.insert(self.take_group(address, group, first)?),
+        };
         let name = CString::new(address.to_string()).unwrap_or_default();
         let device = sys::device(file.as_fd(), &name).map_err(|error| {
             let advice = match error.raw_os_error() {
@@ -179,16 +174,6 @@ impl Container {
             _ => Ok(()),
         }
     }
-}
-
-/// The number of a function's IOMMU group (Documentation/ABI/testing/sysfs-kernel-iommu_groups).
-///
-/// # Errors
-/// [`VfioError::NoGroup`].
-pub fn group_of(address: PciAddress) -> Result<u32, VfioError> {
-    let link = Path::new("/sys/bus/pci/devices").join(address.to_string()).join("iommu_group");
-    let number = std::fs::read_link(link).ok().and_then(|link| link.file_name()?.to_str()?.parse().ok());
-    number.ok_or(VfioError::NoGroup { address })
 }
 
 fn open_group(address: PciAddress, group: u32) -> Result<File, VfioError> {

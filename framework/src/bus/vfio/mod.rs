@@ -10,7 +10,7 @@ mod group;
 mod region;
 mod sys;
 
-pub use group::{Container, VfioError, group_of};
+pub use group::{Container, VfioError};
 
 use std::io;
 
