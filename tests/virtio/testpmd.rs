@@ -17,21 +17,24 @@ const PAGES: usize = 180;
 /// One testpmd at a time: pages and cores are few.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Reserved huge pages; the number from before comes back on drop.
+/// Reserved huge pages; the number from before comes back on drop. Another run of these tests on this machine waits meanwhile.
 struct Pages {
     before: usize,
+    _lock: fs::File,
 }
 
 const NR_HUGEPAGES: &str = "/proc/sys/vm/nr_hugepages";
 
 impl Pages {
     fn reserve() -> Pages {
+        let lock = fs::File::create(std::env::temp_dir().join("pollring-hugepages.lock")).unwrap();
+        lock.lock().unwrap();
         let read = || -> usize { fs::read_to_string(NR_HUGEPAGES).unwrap().trim().parse().unwrap() };
         let before = read();
         fs::write(NR_HUGEPAGES, (before + PAGES).to_string()).unwrap_or_else(|error| {
             panic!("reserve {PAGES} huge pages in {NR_HUGEPAGES}: {error}; run as root")
         });
-        let pages = Pages { before };
+        let pages = Pages { before, _lock: lock };
         assert!(read() >= before + PAGES * 9 / 10, "the kernel has no {PAGES} huge pages in one piece");
         pages
     }

@@ -6,6 +6,7 @@
 //! comes home and nothing of the port's own stays mapped.
 
 mod config;
+pub mod lifecycle;
 mod stats;
 
 pub use config::{Capabilities, MacAddress, PortConfig, Promiscuous};

@@ -14,8 +14,9 @@ use super::{DEVICES, LONGEST_FRAME, SHORTEST_FRAME};
 use pollring::bus::{Access, BusError, Device, Health, Register, Registers};
 use pollring::inspect::Node;
 use pollring::iova::AddressSpace;
+use pollring::port::lifecycle::{self, Life, Lifecycle};
 use pollring::port::*;
-use pollring::ring::{ReceiveRing, RingLayout, RingMemory, SendLimits, Session, TransmitRing};
+use pollring::ring::{ReceiveRing, RingLayout, RingMemory, SendLimits, TransmitRing};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -36,9 +37,7 @@ pub struct IgbPort {
     capabilities: Capabilities,
     mac: MacAddress,
     link: LinkState,
-    run: Option<Run>,
-    /// Of this run, or of the last one: its queues may have outlived it.
-    session: Session,
+    life: Life<Run>,
     /// Device counters since the port was opened, by name.
     counted: BTreeMap<&'static str, u64>,
     /// Looks at which the device said that a receive ring had been full: QEMU's model counts such frames nowhere else.
@@ -48,7 +47,7 @@ pub struct IgbPort {
 }
 
 /// From start to stop.
-struct Run {
+pub struct Run {
     rx: Vec<CounterReader<RxCounters>>,
     tx: Vec<CounterReader<TxCounters>>,
     _rings: Arc<RingMemory>,
@@ -71,8 +70,7 @@ impl IgbPort {
             capabilities,
             mac,
             link: LinkState::after_reset(),
-            run: None,
-            session: Session::new(),
+            life: Life::default(),
             counted: BTreeMap::new(),
             overruns: 0,
             before: Default::default(),
@@ -81,23 +79,6 @@ impl IgbPort {
 
     fn steps(&self) -> Steps<'_> {
         Steps { registers: &self.registers, port: self.device.name() }
-    }
-
-    fn bring_up(&mut self, config: &PortConfig) -> Result<(Run, Queues), PortError> {
-        self.device.reset()?;
-        init::reset(self.steps())?;
-        self.link = LinkState::after_reset();
-        let space = self.device.space().cloned();
-        let space = space.ok_or_else(|| self.wrong_state("start", "in no address space"))?;
-        let (run, queues, places) = self.make_queues(config, &space)?;
-        init::configure(self.steps(), config, &places);
-        self.device.start_dma()?;
-        init::enable(self.steps(), config)?;
-        self.link.poll(&self.registers);
-        match self.device.status().health() {
-            Health::Gone => Err(BusError::Gone { step: "start", device: self.uri().to_owned() }.into()),
-            _ => Ok((run, queues)),
-        }
     }
 
     fn make_queues(
@@ -128,7 +109,13 @@ impl IgbPort {
 
     fn rx_queue(&self, queue: usize, rings: &Arc<RingMemory>, offset: usize, config: &PortConfig) -> IgbRx {
         IgbRx {
-            ring: ReceiveRing::new(rings, offset, config.rx_entries, &config.rx_pool, self.session.lease()),
+            ring: ReceiveRing::new(
+                rings,
+                offset,
+                config.rx_entries,
+                &config.rx_pool,
+                self.life.session.lease(),
+            ),
             tail: self.registers.doorbell(RDT.at(queue)),
             counters: QueueCounters::default(),
             status: self.device.status().clone(),
@@ -138,37 +125,11 @@ impl IgbPort {
     fn tx_queue(&self, queue: usize, rings: &Arc<RingMemory>, offset: usize, config: &PortConfig) -> IgbTx {
         let limits = SendLimits { lengths: SHORTEST_FRAME..=LONGEST_FRAME, segments: MAX_SEGMENTS };
         IgbTx {
-            ring: TransmitRing::new(rings, offset, config.tx_entries, limits, self.session.lease()),
+            ring: TransmitRing::new(rings, offset, config.tx_entries, limits, self.life.session.lease()),
             low_water: config.tx_entries / 2,
             tail: self.registers.doorbell(TDT.at(queue)),
             counters: QueueCounters::default(),
             status: self.device.status().clone(),
-        }
-    }
-
-    /// Ends DMA, from the inside if the device answers and at its bus master gate in any case.
-    fn end_dma(&mut self) -> Result<(), PortError> {
-        let quiet = self.steps().quiesce();
-        self.device.stop_dma();
-        match self.device.status().health() {
-            Health::Gone => Ok(()),
-            _ if quiet => Ok(()),
-            _ => Ok(self.device.reset()?),
-        }
-    }
-
-    /// DMA has ended: keeps what the run counted, and sends home what its queues left.
-    fn close(&mut self, run: Run) {
-        self.count_device();
-        let (rx, tx) = totals(&run);
-        self.before = (self.before.0.plus(rx), self.before.1.plus(tx));
-        self.session.end();
-    }
-
-    fn all_queues_home(&self) -> Result<(), PortError> {
-        match self.session.live() {
-            0 => Ok(()),
-            alive => Err(PortError::QueuesAlive { port: self.uri().to_owned(), alive }),
         }
     }
 
@@ -206,9 +167,59 @@ impl IgbPort {
             self.device.status().fail("its registers read as all ones although it is on its bus");
         }
     }
+}
 
-    fn wrong_state(&self, step: &'static str, state: &'static str) -> PortError {
-        PortError::State { step, port: self.uri().to_owned(), state }
+impl Lifecycle for IgbPort {
+    type Run = Run;
+
+    fn name(&self) -> &str {
+        self.device.name()
+    }
+
+    fn abilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn life(&mut self) -> &mut Life<Run> {
+        &mut self.life
+    }
+
+    fn bring_up(&mut self, config: &PortConfig) -> Result<(Run, Queues), PortError> {
+        self.device.reset()?;
+        init::reset(self.steps())?;
+        self.link = LinkState::after_reset();
+        let space = self.device.space().cloned();
+        let space = space.ok_or_else(|| lifecycle::wrong_state(self, "start", "in no address space"))?;
+        let (run, queues, places) = self.make_queues(config, &space)?;
+        init::configure(self.steps(), config, &places);
+        self.device.start_dma()?;
+        init::enable(self.steps(), config)?;
+        self.link.poll(&self.registers);
+        match self.device.status().health() {
+            Health::Gone => Err(BusError::Gone { step: "start", device: self.uri().to_owned() }.into()),
+            _ => Ok((run, queues)),
+        }
+    }
+
+    /// From the inside if the device answers, and at its bus master gate in any case.
+    fn end_dma(&mut self) -> Result<(), PortError> {
+        let quiet = self.steps().quiesce();
+        self.device.stop_dma();
+        match self.device.status().health() {
+            Health::Gone => Ok(()),
+            _ if quiet => Ok(()),
+            _ => Ok(self.device.reset()?),
+        }
+    }
+
+    fn keep_counts(&mut self, run: &Run) {
+        self.count_device();
+        let (rx, tx) = totals(run);
+        self.before = (self.before.0.plus(rx), self.before.1.plus(tx));
+    }
+
+    fn fail(&self, reason: &str) {
+        self.device.status().fail(reason);
     }
 }
 
@@ -226,47 +237,19 @@ impl Port for IgbPort {
     }
 
     fn start(&mut self, config: &PortConfig) -> Result<Queues, PortError> {
-        if self.run.is_some() && self.session.live() > 0 {
-            return Err(self.wrong_state("start", "started already"));
-        }
-        self.all_queues_home()?;
-        config.validate(self.device.name(), &self.capabilities)?;
-        self.abort()?;
-        self.session = Session::new();
-        let started = self.bring_up(config);
-        if started.is_err() {
-            // The error that is reported is the first one; bus mastering is off in any case.
-            let _ = self.end_dma();
-            self.session.end();
-        }
-        if let Err(PortError::Timeout { step, .. }) = &started {
-            self.device.status().fail(format!("it did not {step} in time"));
-        }
-        let (run, queues) = started?;
-        self.run = Some(run);
-        Ok(queues)
+        lifecycle::start(self, config)
     }
 
     fn stop(&mut self, queues: Queues) -> Result<(), PortError> {
-        if self.run.is_none() {
-            return Err(self.wrong_state("stop", "not started"));
-        }
-        let ended = self.abort();
-        drop(queues);
-        ended?;
-        self.all_queues_home()
+        lifecycle::stop(self, queues)
     }
 
     fn abort(&mut self) -> Result<(), PortError> {
-        let Some(run) = self.run.take() else { return Ok(()) };
-        self.session.revoke();
-        let ended = self.end_dma();
-        self.close(run);
-        ended
+        lifecycle::abort(self)
     }
 
     fn link(&mut self) -> Link {
-        if self.run.is_none() {
+        if self.life.run.is_none() {
             return Link::Down;
         }
         let link = self.link.poll(&self.registers);
@@ -275,8 +258,8 @@ impl Port for IgbPort {
     }
 
     fn set_promiscuous(&mut self, promiscuous: Promiscuous) -> Result<(), PortError> {
-        if self.run.is_none() {
-            return Err(self.wrong_state("set promiscuous mode of", "not started"));
+        if self.life.run.is_none() {
+            return Err(lifecycle::wrong_state(self, "set promiscuous mode of", "not started"));
         }
         self.steps().set_receive_control(promiscuous);
         match self.health() {
@@ -289,7 +272,7 @@ impl Port for IgbPort {
 
     fn statistics(&mut self) -> PortStatistics {
         self.count_device();
-        let (rx, tx) = self.run.as_ref().map(totals).unwrap_or_default();
+        let (rx, tx) = self.life.run.as_ref().map(totals).unwrap_or_default();
         let sum = |names: &[&str]| names.iter().filter_map(|name| self.counted.get(name)).sum();
         PortStatistics {
             rx: self.before.0.plus(rx),
@@ -306,7 +289,7 @@ impl Port for IgbPort {
     }
 
     fn inspect(&mut self) -> Node {
-        let pairs = self.run.as_ref().map_or(0, |run| run.rx.len());
+        let pairs = self.life.run.as_ref().map_or(0, |run| run.rx.len());
         let registers = self.registers_node(pairs);
         Node::parts()
             .with("model", self.capabilities.model.clone())

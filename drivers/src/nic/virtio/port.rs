@@ -14,11 +14,12 @@ use super::transport::{Notifier, Presence, Transport, VirtioOptions, Watch};
 use super::tx::VirtioTx;
 use pollring::bus::Health;
 use pollring::inspect::Node;
+use pollring::port::lifecycle::{self, Life, Lifecycle};
 use pollring::port::*;
 use pollring::ring::virtqueue::{
     ControlQueue, Format, Packed, QueuePlaces, ReceiveQueue, Split, TransmitQueue,
 };
-use pollring::ring::{RingLayout, RingMemory, SendLimits, Session};
+use pollring::ring::{RingLayout, RingMemory, SendLimits};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -39,9 +40,7 @@ pub struct VirtioPort {
     capabilities: Capabilities,
     mac: MacAddress,
     features: u64,
-    run: Option<Run>,
-    /// Of this run, or of the last one: its queues may have outlived it.
-    session: Session,
+    life: Life<Run>,
     /// Queue counters of the runs before this one.
     before: (RxCounters, TxCounters),
     lies_before: u64,
@@ -49,7 +48,7 @@ pub struct VirtioPort {
 }
 
 /// From start to stop.
-struct Run {
+pub struct Run {
     rx: Vec<CounterReader<RxCounters>>,
     tx: Vec<CounterReader<TxCounters>>,
     lies: Vec<Arc<AtomicU64>>,
@@ -61,12 +60,6 @@ struct Run {
     promiscuous: Promiscuous,
     epoch: u32,
     rings: Arc<RingMemory>,
-}
-
-/// Everything that a format makes.
-struct Made {
-    run: Run,
-    queues: Queues,
 }
 
 impl VirtioPort {
@@ -87,8 +80,7 @@ impl VirtioPort {
             capabilities,
             mac,
             features,
-            run: None,
-            session: Session::new(),
+            life: Life::default(),
             before: Default::default(),
             lies_before: 0,
             backends_lost: 0,
@@ -100,21 +92,8 @@ impl VirtioPort {
         self.features
     }
 
-    fn bring_up(&mut self, config: &PortConfig) -> Result<Made, PortError> {
-        self.transport.reset()?;
-        self.features = init::negotiate(self.transport.as_ref(), self.options, config.queue_pairs)?;
-        self.transport.accept(self.features)?;
-        let mut made = match self.features & feature::RING_PACKED {
-            0 => self.make::<Split>(config)?,
-            _ => self.make::<Packed>(config)?,
-        };
-        self.transport.run()?;
-        self.command_all(&mut made.run)?;
-        Ok(made)
-    }
-
     /// Rings, queues, and the device's knowledge of them.
-    fn make<F: Format>(&mut self, config: &PortConfig) -> Result<Made, PortError> {
+    fn make<F: Format>(&mut self, config: &PortConfig) -> Result<(Run, Queues), PortError> {
         let mut layout = RingLayout::new();
         let (rx_bytes, tx_bytes) =
             (F::bytes(config.rx_entries), TransmitQueue::<F>::bytes(config.tx_entries));
@@ -122,17 +101,17 @@ impl VirtioPort {
             (0..config.queue_pairs).map(|_| (layout.ring(rx_bytes), layout.ring(tx_bytes))).collect();
         let control_at = layout.ring(ControlQueue::<F>::bytes(control::ENTRIES));
         let rings = RingMemory::new(self.uri(), &layout, self.transport.space(), config.node)?;
-        let mut made = Made { run: Run::new(config, rings.clone()), queues: Queues::default() };
+        let (mut run, mut queues) = (Run::new(config, rings.clone()), Queues::default());
         for (pair, (rx_at, tx_at)) in offsets.into_iter().enumerate() {
-            let rx = self.rx_queue::<F>(pair, rx_at, config, &mut made.run)?;
-            let tx = self.tx_queue::<F>(pair, tx_at, config, &mut made.run)?;
-            made.queues.rx.push(Box::new(rx));
-            made.queues.tx.push(Box::new(tx));
+            let rx = self.rx_queue::<F>(pair, rx_at, config, &mut run)?;
+            let tx = self.tx_queue::<F>(pair, tx_at, config, &mut run)?;
+            queues.rx.push(Box::new(rx));
+            queues.tx.push(Box::new(tx));
         }
         if self.features & feature::CTRL_VQ != 0 {
-            made.run.control = Some(self.control_queue::<F>(&rings, control_at)?);
+            run.control = Some(self.control_queue::<F>(&rings, control_at)?);
         }
-        Ok(made)
+        Ok((run, queues))
     }
 
     fn rx_queue<F: Format>(
@@ -143,7 +122,7 @@ impl VirtioPort {
         run: &mut Run,
     ) -> Result<VirtioRx<F>, PortError> {
         let (options, merging) = (init::queue_options(self.features), init::merging(self.features));
-        let (entries, lease) = (config.rx_entries, self.session.lease());
+        let (entries, lease) = (config.rx_entries, self.life.session.lease());
         let ring = ReceiveQueue::new(&run.rings, offset, entries, options, merging, &config.rx_pool, lease);
         let queue = pair as u16 * 2;
         let notifier = self.tell(queue, ring.places(), run)?;
@@ -163,7 +142,8 @@ impl VirtioPort {
     ) -> Result<VirtioTx<F>, PortError> {
         let limits = SendLimits { lengths: SHORTEST_FRAME..=LONGEST_FRAME, segments: MAX_SEGMENTS };
         let (entries, options) = (config.tx_entries, init::queue_options(self.features));
-        let ring = TransmitQueue::new(&run.rings, offset, entries, options, limits, self.session.lease());
+        let ring =
+            TransmitQueue::new(&run.rings, offset, entries, options, limits, self.life.session.lease());
         let queue = pair as u16 * 2 + 1;
         let notifier = self.tell(queue, ring.places(), run)?;
         let (gate, turnstile) = gate::gate();
@@ -224,7 +204,7 @@ impl VirtioPort {
 
     /// Moves a lost backend's successor on by one step.
     fn recover(&mut self) {
-        let Some(run) = &mut self.run else { return };
+        let Some(run) = &mut self.life.run else { return };
         let paused = run.epoch & 1 == 1;
         if !paused {
             if self.transport.presence() == Presence::Settled {
@@ -247,7 +227,7 @@ impl VirtioPort {
 
     fn reconnect(&mut self) -> Result<(), PortError> {
         self.transport.reset()?;
-        let Some(run) = &mut self.run else { return Ok(()) };
+        let Some(run) = &mut self.life.run else { return Ok(()) };
         let missing = self.features & !self.transport.offered();
         if missing != 0 {
             let what = format!("the new backend lacks {}; start the port again", names(missing));
@@ -260,25 +240,6 @@ impl VirtioPort {
         self.transport.run()?;
         run.set_epoch();
         Ok(())
-    }
-
-    /// DMA has ended: keeps what the run counted, and sends home what its queues left.
-    fn close(&mut self, run: &Run) {
-        let (rx, tx, lies) = run.totals();
-        self.before = (self.before.0.plus(rx), self.before.1.plus(tx));
-        self.lies_before += lies;
-        self.session.end();
-    }
-
-    fn all_queues_home(&self) -> Result<(), PortError> {
-        match self.session.live() {
-            0 => Ok(()),
-            alive => Err(PortError::QueuesAlive { port: self.uri().to_owned(), alive }),
-        }
-    }
-
-    fn wrong_state(&self, step: &'static str, state: &'static str) -> PortError {
-        PortError::State { step, port: self.uri().to_owned(), state }
     }
 }
 
@@ -311,6 +272,53 @@ impl Run {
     }
 }
 
+impl Lifecycle for VirtioPort {
+    type Run = Run;
+
+    fn name(&self) -> &str {
+        self.transport.name()
+    }
+
+    fn abilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn life(&mut self) -> &mut Life<Run> {
+        &mut self.life
+    }
+
+    fn check(&self, config: &PortConfig) -> Result<(), PortError> {
+        init::check(self.transport.name(), config)
+    }
+
+    fn bring_up(&mut self, config: &PortConfig) -> Result<(Run, Queues), PortError> {
+        self.transport.reset()?;
+        self.features = init::negotiate(self.transport.as_ref(), self.options, config.queue_pairs)?;
+        self.transport.accept(self.features)?;
+        let (mut run, queues) = match self.features & feature::RING_PACKED {
+            0 => self.make::<Split>(config)?,
+            _ => self.make::<Packed>(config)?,
+        };
+        self.transport.run()?;
+        self.command_all(&mut run)?;
+        Ok((run, queues))
+    }
+
+    fn end_dma(&mut self) -> Result<(), PortError> {
+        self.transport.end_dma()
+    }
+
+    fn keep_counts(&mut self, run: &Run) {
+        let (rx, tx, lies) = run.totals();
+        self.before = (self.before.0.plus(rx), self.before.1.plus(tx));
+        self.lies_before += lies;
+    }
+
+    fn fail(&self, reason: &str) {
+        self.transport.fail(reason);
+    }
+}
+
 impl Port for VirtioPort {
     fn uri(&self) -> &str {
         self.transport.name()
@@ -325,49 +333,20 @@ impl Port for VirtioPort {
     }
 
     fn start(&mut self, config: &PortConfig) -> Result<Queues, PortError> {
-        if self.run.is_some() && self.session.live() > 0 {
-            return Err(self.wrong_state("start", "started already"));
-        }
-        self.all_queues_home()?;
-        config.validate(self.transport.name(), &self.capabilities)?;
-        init::check(self.transport.name(), config)?;
-        self.abort()?;
-        self.session = Session::new();
-        let started = self.bring_up(config);
-        if started.is_err() {
-            // The error that is reported is the first one; the device is cut off in any case.
-            let _ = self.transport.end_dma();
-            self.session.end();
-        }
-        if let Err(PortError::Timeout { step, .. }) = &started {
-            self.transport.fail(&format!("it did not {step} in time"));
-        }
-        let Made { run, queues } = started?;
-        self.run = Some(run);
-        Ok(queues)
+        lifecycle::start(self, config)
     }
 
     fn stop(&mut self, queues: Queues) -> Result<(), PortError> {
-        if self.run.is_none() {
-            return Err(self.wrong_state("stop", "not started"));
-        }
-        let ended = self.abort();
-        drop(queues);
-        ended?;
-        self.all_queues_home()
+        lifecycle::stop(self, queues)
     }
 
     fn abort(&mut self) -> Result<(), PortError> {
-        let Some(run) = self.run.take() else { return Ok(()) };
-        self.session.revoke();
-        let ended = self.transport.end_dma();
-        self.close(&run);
-        ended
+        lifecycle::abort(self)
     }
 
     fn link(&mut self) -> Link {
         self.recover();
-        let Some(run) = &self.run else { return Link::Down };
+        let Some(run) = &self.life.run else { return Link::Down };
         let device = DeviceConfig::read(self.transport.as_ref(), self.features);
         match device.link_up && run.epoch & 1 == 0 {
             true => Link::Up { speed_mbps: device.speed_mbps, duplex: Duplex::Full },
@@ -376,17 +355,17 @@ impl Port for VirtioPort {
     }
 
     fn set_promiscuous(&mut self, promiscuous: Promiscuous) -> Result<(), PortError> {
-        let Some(mut run) = self.run.take() else {
-            return Err(self.wrong_state("set promiscuous mode of", "not started"));
+        let Some(mut run) = self.life.run.take() else {
+            return Err(lifecycle::wrong_state(self, "set promiscuous mode of", "not started"));
         };
         run.promiscuous = promiscuous;
         let done = self.command_promiscuous(&mut run);
-        self.run = Some(run);
+        self.life.run = Some(run);
         done
     }
 
     fn statistics(&mut self) -> PortStatistics {
-        let (rx, tx, lies) = self.run.as_ref().map(Run::totals).unwrap_or_default();
+        let (rx, tx, lies) = self.life.run.as_ref().map(Run::totals).unwrap_or_default();
         let device = [("used_lies", self.lies_before + lies), ("backends_lost", self.backends_lost)];
         PortStatistics {
             rx: self.before.0.plus(rx),
@@ -402,7 +381,7 @@ impl Port for VirtioPort {
     }
 
     fn inspect(&mut self) -> Node {
-        let pairs = self.run.as_ref().map_or(0, |run| run.rx.len());
+        let pairs = self.life.run.as_ref().map_or(0, |run| run.rx.len());
         Node::parts()
             .with("model", self.capabilities.model.clone())
             .with("mac", self.mac.to_string())
