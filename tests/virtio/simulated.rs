@@ -84,6 +84,15 @@ fn jumbo_frames_arrive_in_several_buffers_and_leave_as_one() {
 }
 
 #[test]
+fn a_device_that_goes_past_the_iommu_is_refused() {
+    let error = std::panic::catch_unwind(|| {
+        Side::new(0, |config| config.without = feature::ACCESS_PLATFORM);
+    });
+    let text = *error.unwrap_err().downcast::<String>().unwrap();
+    assert!(text.contains("ACCESS_PLATFORM") && text.contains("iommu_platform=on"), "{text}");
+}
+
+#[test]
 fn wrong_numbers_are_named_before_anything_is_touched() {
     on_each(|mut side| {
         let good = PortConfig::new(&side.pool);

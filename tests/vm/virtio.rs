@@ -45,3 +45,18 @@ fn qemus_virtio_net_split() {
 fn qemus_virtio_net_packed() {
     every_frame_comes_back(",packed=on", 1);
 }
+
+/// Without ACCESS_PLATFORM QEMU's device does DMA past the IOMMU: it must not be used.
+#[test]
+fn a_device_that_goes_past_the_iommu_is_refused() {
+    let _turn = guest::turn();
+    let script = format!(
+        r#"
+        pollring bind {FIRST} || exit 1
+        expect 2 "iommu_platform=on" pollring forward pci:{FIRST} --entries 256
+        "#
+    );
+    let finished =
+        guest::finish(guest::script(guest::machine().nic("virtio-net-pci,disable-legacy=on"), &script));
+    assert_eq!(finished.stdout.matches("ok: ").count(), 1, "{}", finished.stdout);
+}

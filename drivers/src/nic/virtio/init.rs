@@ -1,7 +1,7 @@
 //! What is agreed on with a device: features, its config, and what follows from both (Virtio 1.2, 3.1.1 and 5.1.3).
 
 use super::regs::{config, feature};
-use super::transport::{Layout, Transport, VirtioOptions};
+use super::transport::{Confinement, Layout, Transport, VirtioOptions};
 use pollring::port::{MacAddress, PortConfig, PortError};
 use pollring::ring::virtqueue::{Merging, Order, QueueOptions, Suppression};
 
@@ -28,6 +28,12 @@ pub(super) fn negotiate(
     let mut features = usable & GOOD;
     if features & feature::VERSION_1 == 0 {
         return fail("the device is a legacy one; this driver needs VERSION_1 (for QEMU: disable-legacy=on)");
+    }
+    if transport.confinement() == Confinement::AccessPlatform && features & feature::ACCESS_PLATFORM == 0 {
+        return fail(
+            "it does not offer ACCESS_PLATFORM, so its DMA would go past the IOMMU, to addresses of its host; have the host \
+             turn that on (QEMU: iommu_platform=on)",
+        );
     }
     match (options.layout, usable & feature::RING_PACKED) {
         (Layout::Packed, 0) => {
@@ -58,11 +64,19 @@ pub(super) struct DeviceConfig {
 /// What is said of the speed of a link that has none.
 const NOMINAL_SPEED_MBPS: u32 = 10_000;
 
+/// Pairs whose queues, and the control queue behind them, have numbers (5.1.6.5.5 allows one more).
+const MOST_PAIRS: u16 = 0x7fff;
+
 impl DeviceConfig {
     /// Reads what `features` say is there.
     pub(super) fn read(transport: &dyn Transport, features: u64) -> DeviceConfig {
         let mut bytes = [0; config::BYTES];
         let has = if transport.config(&mut bytes) { features } else { 0 };
+        DeviceConfig::parse(&bytes, has)
+    }
+
+    /// What the device wrote, of which `has` says what is there.
+    fn parse(bytes: &[u8; config::BYTES], has: u64) -> DeviceConfig {
         let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let [a, b, c, d, e, f] = [0, 1, 2, 3, 4, 5].map(|at| bytes[config::MAC + at]);
         let speed = u32::from(half(config::SPEED)) | u32::from(half(config::SPEED + 2)) << 16;
@@ -70,7 +84,7 @@ impl DeviceConfig {
         DeviceConfig {
             mac: (has & feature::MAC != 0).then_some(MacAddress([a, b, c, d, e, f])),
             link_up: has & feature::STATUS == 0 || half(config::STATUS) & config::LINK_UP != 0,
-            max_pairs: if has & feature::MQ != 0 { half(config::MAX_PAIRS).max(1) } else { 1 },
+            max_pairs: if has & feature::MQ != 0 { half(config::MAX_PAIRS).clamp(1, MOST_PAIRS) } else { 1 },
             mtu: (has & feature::MTU != 0).then(|| half(config::MTU)),
             speed_mbps: if known { speed } else { NOMINAL_SPEED_MBPS },
         }
@@ -109,4 +123,20 @@ pub(super) fn check(name: &str, config: &PortConfig) -> Result<(), PortError> {
     }
     let what = format!("pool `{}` has no headroom for the 12 bytes of the header", config.rx_pool.name());
     Err(PortError::Config { port: name.to_owned(), what })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_number_of_pairs_makes_a_queue_without_a_number() {
+        for (said, taken) in [(0, 1), (1, 1), (8, 8), (0x8000, MOST_PAIRS), (u16::MAX, MOST_PAIRS)] {
+            let mut bytes = [0; config::BYTES];
+            bytes[config::MAX_PAIRS..config::MAX_PAIRS + 2].copy_from_slice(&u16::to_le_bytes(said));
+            assert_eq!(DeviceConfig::parse(&bytes, feature::MQ).max_pairs, taken);
+            assert_eq!(DeviceConfig::parse(&bytes, 0).max_pairs, 1);
+            assert!(taken.checked_mul(2).is_some());
+        }
+    }
 }

@@ -7,7 +7,7 @@
 use super::VirtioPort;
 use super::regs::pci::*;
 use super::regs::{feature, status};
-use super::transport::{Notifier, Presence, Transport, VirtioOptions, Watch};
+use super::transport::{Confinement, Notifier, Presence, Transport, VirtioOptions, Watch};
 use pollring::bus::{Device, Health, Registers, Simulated, wait_until};
 use pollring::inspect::Node;
 use pollring::iova::AddressSpace;
@@ -274,6 +274,10 @@ impl Transport for PciTransport {
 
     fn unusable(&self) -> u64 {
         0
+    }
+
+    fn confinement(&self) -> Confinement {
+        Confinement::AccessPlatform
     }
 
     fn accept(&mut self, features: u64) -> Result<(), PortError> {

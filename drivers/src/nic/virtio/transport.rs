@@ -42,6 +42,15 @@ impl Default for VirtioOptions {
     }
 }
 
+/// What keeps a device to the memory that it was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Confinement {
+    /// The IOMMU, and the device must say that it goes through it.
+    AccessPlatform,
+    /// The transport itself: it passes on nothing else.
+    Transport,
+}
+
 /// Whether a device that was lost may come back by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
@@ -87,6 +96,9 @@ pub trait Transport: Send {
     fn offered(&self) -> u64;
     /// Features that the driver must not accept here.
     fn unusable(&self) -> u64;
+    /// Whether what the device reaches is bounded only if it offers ACCESS_PLATFORM: without it a device on PCI takes addresses for
+    /// its host's own and goes past the IOMMU (Virtio 1.2, 6.1).
+    fn confinement(&self) -> Confinement;
     /// Accepts features.
     ///
     /// # Errors

@@ -6,7 +6,7 @@
 
 use super::VirtioPort;
 use super::regs::feature;
-use super::transport::{Layout, Notifier, Presence, Transport, VirtioOptions, Watch};
+use super::transport::{Confinement, Layout, Notifier, Presence, Transport, VirtioOptions, Watch};
 use pollring::bus::vhost_user::{Offer, QueueBase, QueueEvents, VhostUser, VhostUserError};
 use pollring::bus::{BusError, Health, Simulated};
 use pollring::inspect::Node;
@@ -136,6 +136,10 @@ impl Transport for VhostTransport {
 
     fn offered(&self) -> u64 {
         self.offer.features
+    }
+
+    fn confinement(&self) -> Confinement {
+        Confinement::Transport
     }
 
     fn unusable(&self) -> u64 {

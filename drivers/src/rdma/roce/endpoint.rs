@@ -20,6 +20,8 @@ pub struct Endpoint {
     pool: Pool<ToDevice>,
     max_segments: usize,
     out: Burst,
+    /// Frames of the burst under way; empty between calls.
+    incoming: Vec<Frame>,
 }
 
 impl Endpoint {
@@ -27,16 +29,16 @@ impl Endpoint {
     /// that the port's devices do not reach is copied.
     pub fn new(stack: Stack, pool: Pool<ToDevice>, port: &Capabilities) -> Endpoint {
         let max_segments = port.max_segments.min(MAX_SEGMENTS);
-        Endpoint { stack, pool, max_segments, out: Burst::new() }
+        Endpoint { stack, pool, max_segments, out: Burst::new(), incoming: Vec::with_capacity(BURST) }
     }
 
     /// Takes its own frames out of `burst`, at the time `now_ns`; the others stay, in order.
     pub fn accept(&mut self, now_ns: u64, burst: &mut Burst, caches: &mut Caches) -> usize {
-        let (mut incoming, mut frames) = (std::mem::take(burst), Vec::with_capacity(BURST));
-        while !incoming.is_empty() {
-            match incoming.pop() {
+        let (mut whole, mut frames) = (std::mem::take(burst), std::mem::take(&mut self.incoming));
+        while !whole.is_empty() {
+            match whole.pop() {
                 Some(frame) => frames.push(frame),
-                None => incoming.pop_chain().into_iter().for_each(|chain| {
+                None => whole.pop_chain().into_iter().for_each(|chain| {
                     // As many come out as went in, so there is room.
                     let _ = burst.push_chain(chain);
                 }),
@@ -46,7 +48,7 @@ impl Endpoint {
         let bytes = frames.iter().map(Frame::bytes);
         self.stack.receive_all(now_ns, bytes, |number, verdict| verdicts[number] = verdict);
         let mut taken = 0;
-        for (frame, verdict) in frames.into_iter().zip(verdicts) {
+        for (frame, verdict) in frames.drain(..).zip(verdicts) {
             if verdict == Verdict::Taken {
                 taken += 1;
                 caches.put(frame);
@@ -54,6 +56,7 @@ impl Endpoint {
                 let _ = burst.push(frame);
             }
         }
+        self.incoming = frames;
         taken
     }
 

@@ -268,45 +268,55 @@ impl<F: Format> TransmitQueue<F> {
         let segments = chain.segments().len() as u32;
         let room = matches!(&chain.segments()[0], Segment::Frame(frame) if frame.headroom() >= HEADER_BYTES);
         let total = segments + u32::from(!room);
-        let (head, mask) = (self.tail, self.format.mask());
-        let mut parts: Vec<(u64, u32)> = Vec::with_capacity(total as usize);
+        let (head, slot) = (self.tail, (self.tail & self.format.mask()) as usize);
+        // The head is complete only when it is published: before, the device must not see what follows it.
+        let mut first = (self.zeros.iova(0).bits(), HEADER_BYTES as u32);
+        let mut at = 0;
         if !room {
             self.note(head, HEADER_MARK);
-            parts.push((self.zeros.iova(0).bits(), HEADER_BYTES as u32));
+            at = 1;
         }
-        for (at, segment) in chain.into_segments().enumerate() {
-            let (address, bytes) = (segment.iova().bits(), segment.len() as u32);
-            let index = head.wrapping_add(parts.len() as u32);
-            let front = if at == 0 && room { HEADER_BYTES } else { 0 };
-            parts.push((address - front as u64, bytes + front as u32));
+        for segment in chain.into_segments() {
+            let front = if at == 0 { HEADER_BYTES } else { 0 };
+            let part = (segment.iova().bits() - front as u64, (segment.len() + front) as u32);
             match segment {
-                Segment::Frame(frame) => self.note(index, header_of(frame, front)),
+                Segment::Frame(frame) => self.note(head.wrapping_add(at), header_of(frame, front)),
                 Segment::Span(span) => {
                     self.spans.push_back(span);
-                    self.note(index, SPAN_MARK);
+                    self.note(head.wrapping_add(at), SPAN_MARK);
                 }
             }
+            match at {
+                0 => first = part,
+                _ => self.write_part(head, at, total, part),
+            }
+            at += 1;
         }
-        let second = |at: u32, bytes: u32, format: &F| {
-            let flags = if at + 1 == total { 0 } else { flags::NEXT };
-            format.second(head.wrapping_add(at), bytes, flags, head)
-        };
-        for (at, (address, bytes)) in parts.iter().enumerate().skip(1) {
-            let slot = (head.wrapping_add(at as u32) & mask) as usize;
-            // SAFETY: the masked index is below the number of entries.
-            unsafe { self.format.write(slot, *address, second(at as u32, *bytes, &self.format)) };
-            self.chains[slot] = INSIDE;
-        }
-        // SAFETY: as above.
-        unsafe { self.format.write_address((head & mask) as usize, parts[0].0) };
+        // SAFETY: the masked index is below the number of entries.
+        unsafe { self.format.write_address(slot, first.0) };
         if total > 1 {
-            self.chains[(head & mask) as usize] = total as u8;
+            self.chains[slot] = total as u8;
             (self.chained, self.skewed) = (self.chained + 1, F::COUNTED);
         }
-        self.format.set_available(self.available, head & mask);
+        self.format.set_available(self.available, slot as u32);
         self.available = self.available.wrapping_add(1);
         self.tail = head.wrapping_add(total);
-        self.format.publish(head, second(0, parts[0].1, &self.format), self.available);
+        let second = self.part_second(head, 0, total, first.1);
+        self.format.publish(head, second, self.available);
+    }
+
+    /// Writes part `at` of a chain of `total`, behind its head.
+    fn write_part(&mut self, head: u32, at: u32, total: u32, (address, bytes): (u64, u32)) {
+        let slot = (head.wrapping_add(at) & self.format.mask()) as usize;
+        let second = self.part_second(head, at, total, bytes);
+        // SAFETY: the masked index is below the number of entries.
+        unsafe { self.format.write(slot, address, second) };
+        self.chains[slot] = INSIDE;
+    }
+
+    fn part_second(&self, head: u32, at: u32, total: u32, bytes: u32) -> u64 {
+        let flags = if at + 1 == total { 0 } else { flags::NEXT };
+        self.format.second(head.wrapping_add(at), bytes, flags, head)
     }
 
     fn note(&mut self, index: u32, word: u64) {
