@@ -1,8 +1,9 @@
 //! `pollring devices`: what this machine has and what of it a run can open.
 //!
-//! It only reads: no device is opened, bound or touched. The list has two parts, the PCI network functions (class 02) with what is
-//! missing until a run can open each, and the simulated devices.
+//! It only reads: no device is opened, bound or touched. The list has three parts, the PCI network functions (class 02) with what is
+//! missing until a run can open each, the simulated devices, and the copy engines that open without a device.
 
+use crate::copy::ENGINE_FORMS;
 use crate::error::AppError;
 use crate::output::{self, Format};
 use crate::ports::SIMULATED_FORMS;
@@ -74,13 +75,16 @@ struct SimulatedDevice {
 struct Listing {
     pci: Vec<Row>,
     simulated: Vec<SimulatedDevice>,
+    engines: Vec<SimulatedDevice>,
 }
 
 /// Prints the devices.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), AppError> {
     let pci = scan(&Sysfs::new(), pollring_drivers::builtin())?;
-    let simulated = SIMULATED_FORMS.iter().map(|(uri, model)| SimulatedDevice { uri, model }).collect();
-    let listing = Listing { pci, simulated };
+    let list = |forms: &[(&'static str, &'static str)]| {
+        forms.iter().map(|(uri, model)| SimulatedDevice { uri, model }).collect()
+    };
+    let listing = Listing { pci, simulated: list(SIMULATED_FORMS), engines: list(ENGINE_FORMS) };
     match Format::from_switch(arguments.json) {
         Format::Json => output::write_json(&listing),
         Format::People => output::write_text(&listing.to_text()),
@@ -188,10 +192,15 @@ impl Listing {
                 ["PCI address", "id", "pollring", "kernel driver", "group", "node", "interface", "state"];
             output::table(&header, &[4, 5], self.pci.iter().map(Row::cells))
         };
-        let rows = self.simulated.iter().map(|device| vec![device.uri.to_owned(), device.model.to_owned()]);
-        let simulated = output::table(&["simulated", "what it is"], &[], rows);
-        let open = "Open simulated ports with: pollring forward sim:igb sim:igb";
-        format!("{pci}\n{}\n{simulated}\n\n{open}\n", self.notes())
+        let table = |title, devices: &[SimulatedDevice]| {
+            let rows = devices.iter().map(|device| vec![device.uri.to_owned(), device.model.to_owned()]);
+            output::table(&[title, "what it is"], &[], rows)
+        };
+        let simulated = table("simulated", &self.simulated);
+        let engines = table("copy engine", &self.engines);
+        let open = "Open simulated ports with: pollring forward sim:igb sim:igb\n\
+            Run a copy engine with: pollring copy sim:ioat --verify";
+        format!("{pci}\n{}\n{simulated}\n\n{engines}\n\n{open}\n", self.notes())
     }
 
     /// What is missing, in full, where a table has too little room; the same thing once.
@@ -334,7 +343,7 @@ mod tests {
     #[test]
     fn the_text_names_simulated_devices_even_without_pci() {
         let simulated = vec![SimulatedDevice { uri: "sim:igb", model: "a model" }];
-        let text = Listing { pci: Vec::new(), simulated }.to_text();
+        let text = Listing { pci: Vec::new(), simulated, engines: Vec::new() }.to_text();
         assert!(text.contains("no PCI network functions") && text.contains("sim:igb"), "{text}");
     }
 
@@ -344,7 +353,7 @@ mod tests {
         tree.add("0000:01:00.0", "0x020000", "0x10c9", Some("igb"), None);
         tree.add("0000:02:00.0", "0x020000", "0x10c9", Some("igb"), None);
         let pci = scan(&Sysfs::at(&tree.0), pollring_drivers::builtin()).unwrap();
-        let text = Listing { pci, simulated: Vec::new() }.to_text();
+        let text = Listing { pci, simulated: Vec::new(), engines: Vec::new() }.to_text();
         assert_eq!(text.matches("intel_iommu=on").count(), 1, "{text}");
     }
 }

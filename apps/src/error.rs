@@ -8,6 +8,8 @@ use pollring::buffer::PoolError;
 use pollring::bus::BusError;
 use pollring::bus::sysfs::{BindError, NotReady};
 use pollring::bus::vfio::VfioError;
+use pollring::bus::vfio_user::VfioUserError;
+use pollring::copy::EngineError;
 use pollring::hugepages::pool::PoolError as HugePagesError;
 use pollring::iova::IovaError;
 use pollring::os::AffinityError;
@@ -51,9 +53,15 @@ pub(crate) enum AppError {
     /// The kernel's VFIO.
     #[error(transparent)]
     Vfio(#[from] VfioError),
+    /// A device of another process.
+    #[error(transparent)]
+    VfioUser(#[from] VfioUserError),
     /// A port.
     #[error(transparent)]
     Port(#[from] PortError),
+    /// A copy engine.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
     /// A worker.
     #[error(transparent)]
     Worker(#[from] WorkerError),
@@ -84,12 +92,13 @@ impl AppError {
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
             AppError::Usage(_) | AppError::Uri(_) | AppError::Cores(_) | AppError::Pool(_) => 2,
-            AppError::Vfio(_) | AppError::NotReady(_) => 2,
+            AppError::Vfio(_) | AppError::NotReady(_) | AppError::VfioUser(_) => 2,
             AppError::Bind(error) if error.is_precondition() => 2,
             AppError::Serve(ServeError::NoSocket(_) | ServeError::InUse(_) | ServeError::Bind { .. }) => 2,
             AppError::HugePages(error) if can_be_helped(error) => 2,
             AppError::Port(PortError::Config { .. } | PortError::Rings(_)) => 2,
             AppError::Worker(WorkerError::Pin { .. }) => 2,
+            AppError::Engine(EngineError::Unsupported { .. } | EngineError::Memory(_)) => 2,
             _ => 1,
         }
     }

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod bind;
+mod copy;
 mod devices;
 mod error;
 mod forward;
@@ -44,6 +45,8 @@ enum Command {
     Hugepages(hugepages::Arguments),
     /// Forward frames from each port to its partner
     Forward(forward::Arguments),
+    /// Run a copy engine, and check and measure it
+    Copy(copy::Arguments),
     /// Serve a software device to QEMU or another vfio-user client
     Simulate(simulate::Arguments),
 }
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Command::Unbind(arguments) => bind::unbind(arguments),
         Command::Hugepages(arguments) => hugepages::run(arguments),
         Command::Forward(arguments) => forward::run(arguments),
+        Command::Copy(arguments) => copy::run(arguments),
         Command::Simulate(arguments) => simulate::run(arguments),
     });
     match done {

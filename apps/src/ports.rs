@@ -1,10 +1,13 @@
 //! Names of ports: `SCHEME:REST`, as the user writes them.
 //!
-//! A name is parsed once, before anything is opened. PCI functions and simulated devices open; the other schemes of the design are
-//! known by name and refused, so that nobody takes a typing error for a missing feature or the other way round.
+//! A name is parsed once, before anything is opened. PCI functions, simulated devices and those of other processes open; the other
+//! schemes of the design are known by name and refused, so that nobody takes a typing error for a missing feature or the other way round.
 
-use pollring::bus::{BadPciAddress, PciAddress};
-use std::path::PathBuf;
+use crate::error::AppError;
+use pollring::bus::vfio_user::Peer;
+use pollring::bus::{BadPciAddress, Device, PciAddress};
+use pollring::iova::AddressSpace;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use thiserror::Error;
 
@@ -19,7 +22,6 @@ pub(crate) const SIMULATED_FORMS: &[(&str, &str)] = &[
 
 /// Schemes of later versions, and what each needs.
 const LATER: &[(&str, &str)] = &[
-    ("vfio-user", "devices of another process need the vfio-user client"),
     ("memif", "shared-memory ports need memif"),
     ("tap", "TAP interfaces need their port"),
     ("af_packet", "kernel interfaces need their packet-socket port"),
@@ -44,8 +46,10 @@ pub(crate) enum Target {
     Pci(PciAddress),
     /// A software device of this process.
     Simulated(SimulatedIgb),
-    /// A device of another process, by its socket.
+    /// A backend of a virtual switch, by its socket.
     VhostUser(VhostUserName),
+    /// A PCI function that another process serves, by its socket.
+    VfioUser(PathBuf),
 }
 
 /// A vhost-user backend.
@@ -109,6 +113,9 @@ pub(crate) enum UriError {
         /// What stands behind `sim:`.
         model: String,
     },
+    /// Behind `vfio-user:` stands no path.
+    #[error("port `{0}` names no socket; write vfio-user:/path/of/socket")]
+    NoSocket(String),
     /// Behind `vhost-user:` stands no path, or an option that it has not.
     #[error(
         "port `{uri}`: `{option}` is no part of it; write vhost-user:/path/of/socket, then queues=N (1 to 64) or packed, each once"
@@ -153,12 +160,22 @@ fn vhost_user(uri: &str, rest: &str) -> Result<PortName, UriError> {
     Ok(PortName { uri: uri.to_owned(), target: Target::VhostUser(name) })
 }
 
+/// Opens the function that another process serves at `path`, in a space of its own: a port or an engine, as its driver says.
+///
+/// # Errors
+/// Nobody listens, or the peer does not do its part.
+pub(crate) fn open_vfio_user(uri: &str, path: &Path) -> Result<(Device, AddressSpace), AppError> {
+    let peer = Peer::connect(path)?;
+    let space = AddressSpace::new(uri, peer.clone());
+    Ok((Device::open(uri, peer.open()?)?, space))
+}
+
 /// Steps that a write-back may be late.
 const MOST_DELAY_STEPS: u32 = 1000;
 
 fn schemes() -> String {
     let later: Vec<&str> = LATER.iter().map(|(scheme, _)| *scheme).collect();
-    format!("pci, sim, vhost-user; in later versions also {}", later.join(", "))
+    format!("pci, sim, vfio-user, vhost-user; in later versions also {}", later.join(", "))
 }
 
 impl FromStr for PortName {
@@ -172,6 +189,8 @@ impl FromStr for PortName {
         match scheme {
             "sim" => simulated(uri, rest),
             "vhost-user" => vhost_user(uri, rest),
+            "vfio-user" if rest.is_empty() => Err(UriError::NoSocket(uri.to_owned())),
+            "vfio-user" => Ok(PortName { uri: uri.to_owned(), target: Target::VfioUser(rest.into()) }),
             "pci" => {
                 let address: PciAddress = rest.parse()?;
                 Ok(PortName { uri: format!("pci:{address}"), target: Target::Pci(address) })
@@ -264,6 +283,8 @@ mod tests {
             assert!(text_of(&format!("vhost-user:/s,{option}")).contains(&format!("`{option}`")));
         }
         assert!(text_of("vhost-user:").contains("vhost-user:/path"));
+        assert_eq!(target("vfio-user:/tmp/a,b"), Target::VfioUser(PathBuf::from("/tmp/a,b")));
+        assert!(text_of("vfio-user:").contains("vfio-user:/path"));
     }
 
     #[test]

@@ -7,7 +7,9 @@
 use crate::error::AppError;
 use crate::output::{self, Format, Screen};
 use clap::ValueEnum;
+use pollring::bus::simulated::SoftwareDevice;
 use pollring_simulator::igb::{Igb, IgbConfig};
+use pollring_simulator::ioat::{Copies, Ioat, IoatSteps};
 use pollring_simulator::serve::{
     DatagramWire, Echo, Function, IgbSteps, ServeCounts, Server, Stepper, Steps, Tamper, Waker, WireCounts,
 };
@@ -43,7 +45,8 @@ pub(crate) struct Arguments {
     /// The device's address
     #[arg(long, value_name = "MAC", default_value = "02:00:00:70:00:00")]
     mac: Mac,
-    /// A test aid: flip one bit of the payload of every frame on the dgram wire, except ARP, so that a check of the traffic can be seen to fail
+    /// A test aid: flip one bit of the payload of every frame on the dgram wire, except ARP, or of every copy of an engine, so that a check can be
+    /// seen to fail
     #[arg(long)]
     corrupt: bool,
     /// Print one JSON object at the end
@@ -55,6 +58,8 @@ pub(crate) struct Arguments {
 enum Model {
     /// Intel 82576, as the kernel's igb and DPDK's net_e1000_igb drive it
     Igb,
+    /// Intel I/OAT 3.2, a copy engine; it has no wire
+    Ioat,
 }
 
 #[derive(Clone)]
@@ -126,19 +131,52 @@ struct Summary {
 /// # Errors
 /// A wire or a socket that cannot be had, or a thread that ended.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), AppError> {
-    let format = Format::from_switch(arguments.json);
-    let mut screen = Screen::new(format);
-    let stop = watch_signals()?;
-    let Model::Igb = arguments.model;
+    match arguments.model {
+        Model::Igb => run_igb(arguments),
+        Model::Ioat => run_ioat(arguments),
+    }
+}
+
+fn run_igb(arguments: &Arguments) -> Result<(), AppError> {
     let (near, far) = wire::pair(WireConfig::default());
     let igb = Igb::new(IgbConfig::new(arguments.mac.0, near));
     let (outer, wire_counts) = outer_end(arguments, far)?;
-    let waker = Waker::new().map_err(system("make an eventfd"))?;
-    let function = Function::new(igb.clone(), waker.clone());
-    let server = Server::bind(&arguments.socket)?;
     let parts = [Some(Box::new(IgbSteps(igb.clone())) as Box<dyn Steps>), outer];
-    let stepper =
-        Stepper::start(waker, parts.into_iter().flatten().collect()).map_err(system("start a thread"))?;
+    let parts = parts.into_iter().flatten().collect();
+    serve(arguments, igb.clone(), parts, |served| summary(&igb, served, wire_counts.as_deref()))
+}
+
+fn run_ioat(arguments: &Arguments) -> Result<(), AppError> {
+    if !matches!(arguments.wire, Wire::None) {
+        return Err(AppError::Usage("--wire: a copy engine has none; leave it out".into()));
+    }
+    let ioat = Ioat::new(if arguments.corrupt { Copies::OneBitFlipped } else { Copies::True }, None);
+    let parts: Vec<Box<dyn Steps>> = vec![Box::new(IoatSteps(ioat.clone()))];
+    serve(arguments, ioat.clone(), parts, |served| EngineSummary {
+        clients: served.clients,
+        messages: served.messages,
+        refused_messages: served.refused,
+        descriptors: ioat.counters().descriptors,
+        bytes: ioat.counters().bytes,
+        halts: ioat.counters().halts,
+        interrupts: ioat.counters().interrupts,
+    })
+}
+
+/// Serves `device`, which `parts` step, and tells at the end what was seen.
+fn serve<S: Serialize + ToText>(
+    arguments: &Arguments,
+    device: Arc<dyn SoftwareDevice>,
+    parts: Vec<Box<dyn Steps>>,
+    summary: impl FnOnce(ServeCounts) -> S,
+) -> Result<(), AppError> {
+    let format = Format::from_switch(arguments.json);
+    let mut screen = Screen::new(format);
+    let stop = watch_signals()?;
+    let waker = Waker::new().map_err(system("make an eventfd"))?;
+    let function = Function::new(device, waker.clone());
+    let server = Server::bind(&arguments.socket)?;
+    let stepper = Stepper::start(waker, parts).map_err(system("start a thread"))?;
     screen.line(&format!(
         "listening at {}; end it with SIGINT (Ctrl-C) or SIGTERM",
         arguments.socket.display()
@@ -146,7 +184,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), AppError> {
     server.run(&function, &|| stop.load(Ordering::Relaxed) || !stepper.is_running())?;
     let running = stepper.is_running();
     drop((stepper, server));
-    let summary = summary(&igb, function.counts(), wire_counts.as_deref());
+    let summary = summary(function.counts());
     screen.print(&summary.to_text());
     if format == Format::Json {
         output::write_json(&summary)?;
@@ -212,7 +250,40 @@ fn summary(igb: &Igb, served: ServeCounts, wire: Option<&WireCounts>) -> Summary
     }
 }
 
-impl Summary {
+/// A summary for people.
+trait ToText {
+    fn to_text(&self) -> String;
+}
+
+/// What was seen of an engine.
+#[derive(Serialize)]
+struct EngineSummary {
+    clients: u64,
+    messages: u64,
+    refused_messages: u64,
+    /// Executed.
+    descriptors: u64,
+    /// Copied or filled.
+    bytes: u64,
+    /// Errors on which the channel halted.
+    halts: u64,
+    interrupts: u64,
+}
+
+impl ToText for EngineSummary {
+    fn to_text(&self) -> String {
+        let EngineSummary { clients, messages, refused_messages, descriptors, bytes, .. } = self;
+        format!(
+            "clients            {clients}, {messages} messages, {refused_messages} refused\n\
+             descriptors        {descriptors}, {bytes} bytes\n\
+             halts              {}\n\
+             interrupts         {}\n",
+            self.halts, self.interrupts
+        )
+    }
+}
+
+impl ToText for Summary {
     fn to_text(&self) -> String {
         let list = |rows: &[(String, u64)]| {
             let rows: Vec<String> = rows.iter().map(|(what, count)| format!("{what} {count}")).collect();

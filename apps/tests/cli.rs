@@ -214,7 +214,7 @@ const WRONG: &[(&str, i32, &str)] = &[
     ("forward pci:ffff:ff:1f.7", 2, "no PCI function"),
     ("forward pci:zebra", 2, "lspci -D"),
     ("forward pci:", 2, "lspci -D"),
-    ("forward vfio-user:/tmp/x", 2, "not in this version"),
+    ("forward vfio-user:/nonexistent/x", 2, "start it"),
     ("forward vhost-user:/nonexistent/x", 2, "start the backend"),
     ("forward memif:/tmp/x", 2, "not in this version"),
     ("forward tap:tap0", 2, "not in this version"),
@@ -254,6 +254,18 @@ const WRONG: &[(&str, i32, &str)] = &[
     ("forward --pages 1G", 2, "huge"),
     ("forward --dst 02:00:00:00:00:01", 2, "mac-rewrite"),
     ("forward --mode mac-rewrite --dst 02:00", 2, "six bytes"),
+    ("copy", 2, "<ENGINE>"),
+    ("copy cpu", 2, "memcpy"),
+    ("copy sim:igb", 2, "it has: ioat"),
+    ("copy pci:zebra", 2, "lspci -D"),
+    ("copy pci:ffff:ff:1f.7", 2, "no PCI function"),
+    ("copy vfio-user:/nonexistent/x", 2, "start it"),
+    ("copy memcpy --size 0", 2, "above 0"),
+    ("copy memcpy --depth 32768", 2, "1 to 32767"),
+    ("copy memcpy --size 99999999999", 2, "4 GiB"),
+    ("copy sim:ioat --size 1048577 --depth 1", 2, "1048576 bytes at a time"),
+    ("copy memcpy --ops xor", 2, "fill"),
+    ("copy memcpy --duration 0", 2, "above 0"),
     ("devices --root /", 2, "--root"),
     ("hugepages buy 3", 2, "buy"),
     ("hugepages reserve", 2, "<N>"),
@@ -278,6 +290,21 @@ fn every_wrong_argument_has_its_status_and_names_the_thing() {
 }
 
 #[test]
+fn engines_copy_and_fill_and_every_result_is_compared() {
+    for engine in ["memcpy", "sim:ioat"] {
+        for more in [&["--size", "1"][..], &["--size", "65536", "--depth", "7", "--ops", "copy,fill"]] {
+            let all = [&["copy", engine, "--verify", "--json", "--duration", "0.5"], more].concat();
+            let output = run(&all);
+            assert_eq!(output.status.code(), Some(0), "{all:?}: {}", text(&output.stderr));
+            let object = object(&output);
+            assert!(object["operations"].as_u64().unwrap() > 0, "{object}");
+            assert_eq!((&object["verified"], &object["corrupt"]), (&object["operations"], &Value::from(0)));
+            assert_eq!((&object["health"], &object["engine"]), (&"running".into(), &engine.into()));
+        }
+    }
+}
+
+#[test]
 fn huge_pages_that_are_not_there_are_an_error_with_numbers() {
     // A pool of half a tebibyte: more than any machine here has reserved.
     let output = run(&["forward", "--pages", "huge", "--frames", "268435456", "--duration", "1"]);
@@ -297,6 +324,7 @@ fn a_bad_log_filter_is_named() {
 fn listings_are_one_object_or_a_table() {
     let devices = object(&run(&["devices", "--json"]));
     assert!(devices["pci"].is_array() && devices["simulated"][0]["uri"] == "sim:igb", "{devices}");
+    assert_eq!(devices["engines"][1]["uri"], "sim:ioat", "{devices}");
     let people = run(&["devices"]);
     assert!(people.status.success() && text(&people.stdout).contains("sim:igb,seed=N,delay=N"));
     let pages = run(&["hugepages", "--json"]);

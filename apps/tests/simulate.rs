@@ -169,6 +169,7 @@ fn wrong_usage_has_status_2_and_names_the_thing() {
         (&["igb", "--socket", &free, "--mac", "x"], "six octets"),
         (&["igb", "--socket", &free, "--corrupt"], "--wire dgram"),
         (&["igb", "--socket", &free, "--wire", &taken], "bind"),
+        (&["ioat", "--socket", &free, "--wire", "loopback"], "a copy engine has none"),
         (&["igb", "--socket", &file], "is no socket"),
         (&["igb", "--socket", &live], "another process listens"),
         (&["igb", "--socket", &far], "No such file"),

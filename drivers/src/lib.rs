@@ -6,10 +6,12 @@
 
 #![forbid(unsafe_code)]
 
+pub mod copy;
 pub mod nic;
 pub mod rdma;
 
 use pollring::bus::Device;
+use pollring::copy::{Channel, EngineError};
 use pollring::iova::AddressSpace;
 use pollring::port::{Port, PortError};
 
@@ -50,5 +52,35 @@ const _: () = assert!(BUILTIN.len() == nic::igb::DEVICES.len() + nic::virtio::DE
 
 /// The entry for a device; the first that matches counts.
 pub fn find(table: &[DriverEntry], vendor: u16, device: u16) -> Option<&DriverEntry> {
+    table.iter().find(|entry| (entry.vendor, entry.device) == (vendor, device))
+}
+
+/// How a driver is made for an engine that it knows; the device joins the space. The number is how many operations may be outstanding.
+pub type OpenEngine = fn(Device, &AddressSpace, usize) -> Result<Box<dyn Channel>, EngineError>;
+
+/// One copy engine that a driver knows.
+#[derive(Clone, Copy)]
+pub struct EngineEntry {
+    /// PCI vendor id.
+    pub vendor: u16,
+    /// PCI device id.
+    pub device: u16,
+    /// What the engine is called.
+    pub model: &'static str,
+    /// The driver's name.
+    pub driver: &'static str,
+    /// What the entry was run on; the README's table is made from it.
+    pub proof: &'static str,
+    /// Makes the channel.
+    pub open: OpenEngine,
+}
+
+/// Every copy engine that the drivers of this crate know.
+pub fn engines() -> &'static [EngineEntry] {
+    copy::ioat::DEVICES
+}
+
+/// The entry for an engine; the first that matches counts.
+pub fn find_engine(table: &[EngineEntry], vendor: u16, device: u16) -> Option<&EngineEntry> {
     table.iter().find(|entry| (entry.vendor, entry.device) == (vendor, device))
 }

@@ -10,25 +10,26 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-#[test]
-fn the_table_of_devices_is_the_driver_table() {
+/// The rows of the table that README marks with `name`.
+fn rows(name: &str) -> Vec<String> {
     let readme = read("README.md");
-    let table = readme
-        .split("<!-- devices: checked by tests/house -->")
-        .nth(1)
-        .unwrap()
-        .split("<!-- end -->")
-        .next()
-        .unwrap();
-    let rows: Vec<&str> = table.trim().lines().skip(2).collect();
-    let expected: Vec<String> = pollring_drivers::builtin()
-        .iter()
-        .map(|entry| {
-            let id = format!("{:04x}:{:04x}", entry.vendor, entry.device);
-            format!("| {} | {id} | {} | {} |", entry.model, entry.driver, entry.proof)
-        })
-        .collect();
-    assert_eq!(rows, expected);
+    let marked = readme.split(&format!("<!-- {name}: checked by tests/house -->")).nth(1).unwrap();
+    marked.split("<!-- end -->").next().unwrap().trim().lines().skip(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_tables_of_devices_and_engines_are_the_driver_tables() {
+    let row = |model, vendor: u16, device: u16, driver, proof| {
+        format!("| {model} | {vendor:04x}:{device:04x} | {driver} | {proof} |")
+    };
+    let devices = pollring_drivers::builtin().iter();
+    let devices =
+        devices.map(|entry| row(entry.model, entry.vendor, entry.device, entry.driver, entry.proof));
+    assert_eq!(rows("devices"), devices.collect::<Vec<_>>());
+    let engines = pollring_drivers::engines().iter();
+    let engines =
+        engines.map(|entry| row(entry.model, entry.vendor, entry.device, entry.driver, entry.proof));
+    assert_eq!(rows("engines"), engines.collect::<Vec<_>>());
 }
 
 #[test]

@@ -5,6 +5,7 @@
 mod cable;
 mod certify;
 mod confine;
+mod copy;
 mod forward;
 mod guest;
 mod refused;

@@ -10,16 +10,21 @@ use super::poller::{Forwarder, ForwarderConfig, Manners, Primer, QueueOf, Return
 use super::setup::{OpenPort, Setup};
 use super::summary::{CoreEnd, PoolEnd, PortEnd};
 use crate::error::AppError;
-use pollring::buffer::{Access, Pool, ToDevice};
+use pollring::buffer::{Access, BURST, Pool, ToDevice};
 use pollring::bus::Health;
-use pollring::port::{Link, MacAddress, PortStatistics, Queues};
+use pollring::copy::MemcpyChannel;
+use pollring::port::wrap::{Copier, CopierCounters};
+use pollring::port::{Link, MacAddress, PortStatistics, Queues, RxQueue};
 use pollring::worker::{IdlePolicy, Poller, Worker, WorkerConfig};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 
 /// Started ports and their workers.
 pub(super) struct Engine {
     workers: Vec<(usize, Worker)>,
     ports: Vec<OpenPort>,
+    /// Of each port's queues, with --copy.
+    copiers: Vec<Vec<Arc<CopierCounters>>>,
     prime_pool: Option<Pool<ToDevice>>,
     home: Receiver<Returned>,
     faults: Faults,
@@ -48,16 +53,19 @@ impl Engine {
     /// A port or a worker does not start; everything that did is stopped then.
     pub(super) fn start(plan: &Plan, setup: Setup, primer: &[u8]) -> Result<Engine, AppError> {
         let Setup { mut ports, prime_pool, faults, .. } = setup;
-        let mut queues = Vec::new();
+        let (mut queues, mut copiers) = (Vec::new(), Vec::new());
         for open in &mut ports {
-            queues.push(open.port.start(&open.config)?);
+            let started = open.port.start(&open.config)?;
+            let (started, counters) = with_copies(started, open.copies.as_ref());
+            queues.push(started);
+            copiers.push(counters);
         }
         let macs: Vec<MacAddress> = ports.iter().map(|open| open.port.mac()).collect();
         let (sender, home) = mpsc::channel();
         let crews =
             Assembly { plan, macs, prime_pool: prime_pool.as_ref(), primer, home: sender }.crews(queues);
         // From here on the engine's parts are dropped in the right order on an error: workers before ports.
-        let mut engine = Engine { workers: Vec::new(), ports, prime_pool, home, faults };
+        let mut engine = Engine { workers: Vec::new(), ports, copiers, prime_pool, home, faults };
         for (core, crew) in plan.cores.iter().zip(crews) {
             let config =
                 WorkerConfig { name: format!("forward-{core}"), core: Some(*core), idle: IdlePolicy::Pause };
@@ -113,9 +121,17 @@ impl Engine {
             errors.extend(stopped.err().map(|error| error.to_string()));
         }
         errors.extend(self.faults.end());
-        let ports =
-            self.ports.iter_mut().zip(health).map(|(open, before)| end_of_port(open, before)).collect();
+        let mut ports = self
+            .ports
+            .iter_mut()
+            .zip(health)
+            .map(|(open, before)| end_of_port(open, before))
+            .collect::<Vec<_>>();
+        for (end, copiers) in ports.iter_mut().zip(&self.copiers) {
+            end.rx_dropped += copiers.iter().map(|counters| counters.dropped()).sum::<u64>();
+        }
         let mut pools: Vec<PoolEnd> = self.ports.iter().map(|open| end_of_pool(&open.pool)).collect();
+        pools.extend(self.ports.iter().filter_map(|open| open.copies.as_ref()).map(end_of_pool));
         pools.extend(self.prime_pool.as_ref().map(end_of_pool));
         Ended { ports, pools, cores, errors }
     }
@@ -147,6 +163,19 @@ impl Engine {
         }
         queues
     }
+}
+
+/// Operations that one receive queue's channel may have under way: some bursts.
+const COPY_DEPTH: usize = 4 * BURST;
+
+/// The queues of a port, each receive queue behind a copier when there is a pool of copies.
+fn with_copies(mut queues: Queues, copies: Option<&Pool<ToDevice>>) -> (Queues, Vec<Arc<CopierCounters>>) {
+    let Some(pool) = copies else { return (queues, Vec::new()) };
+    let copier = |rx| Copier::new(rx, Box::new(MemcpyChannel::new(COPY_DEPTH)), pool);
+    let copiers: Vec<Copier> = queues.rx.into_iter().map(copier).collect();
+    let counters = copiers.iter().map(Copier::counters).collect();
+    queues.rx = copiers.into_iter().map(|copier| Box::new(copier) as Box<dyn RxQueue>).collect();
+    (queues, counters)
 }
 
 fn is_ill(health: &Health) -> bool {
@@ -259,7 +288,9 @@ mod tests {
 
     #[test]
     fn a_stop_in_full_traffic_loses_no_buffer() {
-        for line in ["", "--queues 3 --prime 7 --pages small", "sim:igb,delay=50"] {
+        for line in
+            ["", "--copy memcpy", "--queues 3 --prime 7 --pages small --copy memcpy", "sim:igb,delay=50"]
+        {
             let (_rig, engine) = running(line);
             assert!(!engine.is_broken());
             let ended = engine.stop();

@@ -34,6 +34,13 @@ impl Mode {
     }
 }
 
+/// Who copies received frames out of the reach of the device that wrote them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CopyEngine {
+    /// The CPU
+    Memcpy,
+}
+
 /// Which pages packet memory is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PageChoice {
@@ -78,6 +85,9 @@ pub(crate) struct Arguments {
     /// Pages for packet memory
     #[arg(long, value_enum, default_value = "auto")]
     pages: PageChoice,
+    /// Copy each received frame into memory that its device cannot write, before it is looked at
+    #[arg(long, value_enum, value_name = "ENGINE")]
+    copy: Option<CopyEngine>,
     /// Print one JSON object at the end; people's text goes to standard error
     #[arg(long)]
     json: bool,
@@ -108,6 +118,7 @@ pub(crate) struct Plan {
     pub(crate) queues: usize,
     pub(crate) entries: usize,
     pub(crate) pages: PageChoice,
+    pub(crate) copy: Option<CopyEngine>,
     pub(crate) format: Format,
     pub(crate) seed: u64,
     pub(crate) destination: MacAddress,
@@ -148,6 +159,7 @@ impl Plan {
             queues: arguments.queues,
             entries: arguments.entries,
             pages: arguments.pages,
+            copy: arguments.copy,
             format: Format::from_switch(arguments.json),
             seed: arguments.seed,
             destination: arguments.dst.unwrap_or(DEFAULT_DESTINATION),

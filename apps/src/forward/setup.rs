@@ -1,13 +1,13 @@
 //! From a plan to ports that are open and memory that they share.
 //!
 //! Each port sits in an address space of its own, unless the IOMMU cannot tell two functions apart. Its pool is mapped there for
-//! reading and writing, and in its partner's space for reading only: a port can fill its own buffers and send the other's. The order
-//! is: look at what a function may lack, open the device, look at what it can do, then take memory.
+//! reading and writing, and in its partner's space for reading only: a port can fill its own buffers and send the other's. With --copy
+//! the partner reads copies instead, in a pool that no device can write. The order is: look at what a function may lack, open the device, look at what it can do, then take memory.
 
 use super::faults::Faults;
 use super::options::{PageChoice, Plan};
 use crate::error::AppError;
-use crate::ports::{Target, VhostUserName};
+use crate::ports::{Target, VhostUserName, open_vfio_user};
 use pollring::buffer::{Access, BURST, Both, Pool, PoolConfig, PoolError, ToDevice};
 use pollring::bus::simulated::{self, SimulatedIommu, SoftwareDevice};
 use pollring::bus::sysfs::Sysfs;
@@ -16,6 +16,7 @@ use pollring::bus::{Device, PciAddress};
 use pollring::hugepages::{PageSize, Pages};
 use pollring::iova::AddressSpace;
 use pollring::port::{Port, PortConfig, PortError, Promiscuous};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Frames that a worker's cache of one pool may hold (`pollring::buffer::Caches`).
@@ -29,6 +30,8 @@ pub(super) struct OpenPort {
     pub(super) uri: String,
     pub(super) port: Box<dyn Port>,
     pub(super) pool: Pool<Both>,
+    /// Where copies of its frames lie, for the partner to send.
+    pub(super) copies: Option<Pool<ToDevice>>,
     pub(super) config: PortConfig,
     pub(super) space: AddressSpace,
     /// The IOMMU of a simulated device.
@@ -66,6 +69,7 @@ impl Setup {
             let made = match (&named.target, devices.next()) {
                 (Target::Pci(address), _) => functions.open(&named.uri, *address)?,
                 (Target::VhostUser(name), _) => open_vhost_user(plan, &named.uri, name)?,
+                (Target::VfioUser(path), _) => open_served(&named.uri, path)?,
                 (Target::Simulated(_), Some(device)) => open_simulated(&named.uri, device)?,
                 (Target::Simulated(_), None) => continue,
             };
@@ -79,12 +83,14 @@ impl Setup {
             let frames = pool_frames(plan, plan.frames)?;
             let pool: Pool<Both> = memory.pool(&format!("port {position}"), frames, &[&space])?;
             let partner = &spaces[plan.partner(position)];
-            if !partner.is(&space) {
-                pool.share(partner)?;
-            }
+            let copies = match plan.copy {
+                Some(_) => Some(memory.pool(&format!("copies of port {position}"), frames, &[partner])?),
+                None if partner.is(&space) => None,
+                None => pool.share(partner).map(|()| None)?,
+            };
             let config = port_config(plan, &pool);
             let uri = plan.ports[position].uri.clone();
-            ports.push(OpenPort { uri, port, pool, config, space, iommu, function });
+            ports.push(OpenPort { uri, port, pool, copies, config, space, iommu, function });
         }
         let prime_pool = prime_pool(plan, &spaces, &mut memory)?;
         let (faults, note) = Faults::watch(&ports);
@@ -110,6 +116,13 @@ fn open_simulated(uri: &str, device: Arc<dyn SoftwareDevice>) -> Result<Opened, 
     let device = Device::open(uri, simulated::backend(device, iommu.clone()))?;
     let port = open_with_driver(uri, device, &space)?;
     Ok(Opened { port, space, iommu: Some(iommu), function: None })
+}
+
+/// Opens the function of another process.
+fn open_served(uri: &str, path: &Path) -> Result<Opened, AppError> {
+    let (device, space) = open_vfio_user(uri, path)?;
+    let port = open_with_driver(uri, device, &space)?;
+    Ok(Opened { port, space, iommu: None, function: None })
 }
 
 fn open_vhost_user(plan: &Plan, uri: &str, name: &VhostUserName) -> Result<Opened, AppError> {
@@ -162,7 +175,9 @@ fn pinned_bytes(plan: &Plan) -> Result<u64, AppError> {
     let pool = whole(pool_frames(plan, plan.frames)?.saturating_mul(buffer_bytes));
     let rings = whole(plan.queues * 2 * plan.entries * DESCRIPTOR_BYTES);
     let prime = if plan.prime == 0 { 0 } else { whole(prime_frames(plan) * buffer_bytes) };
-    let spaces_a_pool = |position: usize| if plan.partner(position) == position { 1 } else { 2 };
+    // With copies, the partner maps those instead.
+    let alone = |position: usize| plan.partner(position) == position && plan.copy.is_none();
+    let spaces_a_pool = |position: usize| if alone(position) { 1 } else { 2 };
     let ports = 0..plan.ports.len();
     let pinned = |position: usize| pool.saturating_mul(spaces_a_pool(position)).saturating_add(rings + prime);
     Ok(ports.map(|position| pinned(position) as u64).fold(0, u64::saturating_add))

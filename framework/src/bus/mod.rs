@@ -3,8 +3,8 @@
 //! A [`Device`] hands out config space, register windows and reset, and joins one [`AddressSpace`].
 //! It starts with bus mastering off; a driver turns it on once its rings are valid ([`Device::start_dma`]) and off before
 //! anything that the device can reach is unmapped. Its health moves one way: `Open -> Running -> Failed | Gone`, and a
-//! reset brings `Failed` back to `Open`. Behind it stands a [`Backend`]: the kernel's VFIO ([`vfio`]) or a software device
-//! ([`simulated`]).
+//! reset brings `Failed` back to `Open`. Behind it stands a [`Backend`]: the kernel's VFIO ([`vfio`]), another process
+//! ([`vfio_user`]) or a software device ([`simulated`]).
 
 mod address;
 pub mod faults;
@@ -13,6 +13,7 @@ pub mod simulated;
 pub mod sysfs;
 mod table;
 pub mod vfio;
+pub mod vfio_user;
 pub mod vhost_user;
 
 pub use address::{BadPciAddress, PciAddress};
@@ -292,6 +293,22 @@ impl Device {
             Window::Partial(mapped, file) => Registers::partial(mapped, file, self.status.clone()),
             Window::Software(file, bytes) => Registers::software(file, bytes, self.status.clone()),
         })
+    }
+
+    /// Opens BAR `bar`, once, for a driver whose registers lie in its first `least_bytes`.
+    ///
+    /// # Errors
+    /// As [`Device::window`], and a BAR that is smaller: a device of another process may have any size.
+    pub fn window_of(&mut self, bar: u8, least_bytes: usize) -> Result<Registers, BusError> {
+        let registers = self.window(bar)?;
+        if registers.bytes() >= least_bytes {
+            return Ok(registers);
+        }
+        let what = format!(
+            "it has {} bytes, its driver needs {least_bytes}; it is another device",
+            registers.bytes()
+        );
+        Err(self.refused("open a BAR", io::Error::new(io::ErrorKind::InvalidData, what)))
     }
 
     /// Lets the device do DMA. Call it once every ring that it was told of is valid.

@@ -231,6 +231,16 @@ impl Registers {
         }
     }
 
+    /// The 16-bit register at `offset`, a multiple of 2, as a doorbell for one queue.
+    pub fn doorbell16(&self, offset: usize) -> Doorbell {
+        match self.narrow(offset, 2) {
+            Place::Memory(bar) => {
+                Doorbell::MappedNarrow(MappedRegister { word: bar.byte(offset).cast(), _bar: bar.clone() })
+            }
+            Place::Calls(file) => Doorbell::CallNarrow(file.clone(), offset),
+        }
+    }
+
     /// The device's health, as last seen.
     pub fn health(&self) -> Health {
         self.status.health()
@@ -247,15 +257,15 @@ impl Registers {
 }
 
 /// A register in mapped device memory, and what keeps it mapped.
-pub struct MappedRegister {
-    word: *mut u32,
+pub struct MappedRegister<Word = u32> {
+    word: *mut Word,
     _bar: Arc<MappedBar>,
 }
 
 // SAFETY: as for `MappedBar`: device memory, reached by volatile accesses from any thread.
-unsafe impl Send for MappedRegister {}
+unsafe impl<Word> Send for MappedRegister<Word> {}
 // SAFETY: as above.
-unsafe impl Sync for MappedRegister {}
+unsafe impl<Word> Sync for MappedRegister<Word> {}
 
 /// One register that a queue writes to say that its tail moved.
 pub enum Doorbell {
@@ -265,10 +275,15 @@ pub enum Doorbell {
     Word(Arc<AtomicU32>),
     /// A call into a software device.
     Call(Arc<dyn RegisterFile>, usize),
+    /// A 16-bit register in device memory.
+    MappedNarrow(MappedRegister<u16>),
+    /// A call that writes 16 bits.
+    CallNarrow(Arc<dyn RegisterFile>, usize),
 }
 
 impl Doorbell {
-    /// Writes `value`. Descriptors stored before are visible to the device before it sees the value.
+    /// Writes `value`, of which a 16-bit register takes the low half. Descriptors stored before are visible to the device before
+    /// it sees the value.
     #[inline]
     pub fn ring(&self, value: u32) {
         fence::before_doorbell();
@@ -278,6 +293,9 @@ impl Doorbell {
             // Release: the device's acquire load of this word makes the descriptors visible to its thread.
             Doorbell::Word(word) => word.store(value, Ordering::Release),
             Doorbell::Call(file, offset) => file.write32(*offset, value),
+            // SAFETY: as above; the offset was a multiple of 2.
+            Doorbell::MappedNarrow(register) => unsafe { register.word.write_volatile(value as u16) },
+            Doorbell::CallNarrow(file, offset) => file.write_narrow(*offset, 2, value),
         }
     }
 }
@@ -344,6 +362,19 @@ mod tests {
         assert_eq!(*calls.0.lock().unwrap(), [(16, 8), (28, 1)]);
         // SAFETY: the window keeps the memory, and no write is under way.
         assert_eq!(unsafe { memory.add(8).read_volatile() }, 2);
+        registers.doorbell16(34).ring(0xffff_0003);
+        // SAFETY: as above.
+        assert_eq!(unsafe { memory.add(8).read_volatile() }, 0x0003_0002);
+        calls.0.lock().unwrap().clear();
+        registers.doorbell16(18).ring(0xffff_0005);
+        // The register around it reads as its offset.
+        assert_eq!(*calls.0.lock().unwrap(), [(16, 0x0005_0010)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "register offset 0x40")]
+    fn a_narrow_doorbell_lies_inside_too() {
+        partial().0.doorbell16(64);
     }
 
     #[test]

@@ -393,7 +393,7 @@ impl Drop for View {
 }
 
 /// Whether `fd` is a memfd that cannot shrink.
-fn is_sealed(fd: BorrowedFd<'_>) -> bool {
+pub(super) fn is_sealed(fd: BorrowedFd<'_>) -> bool {
     // SAFETY: the call takes numbers and touches no memory of ours; the descriptor is open.
     let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
     seals >= 0 && seals & libc::F_SEAL_SHRINK != 0

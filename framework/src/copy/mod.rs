@@ -17,10 +17,14 @@
 mod end;
 mod fifo;
 mod memcpy;
+mod memory;
+mod outstanding;
 
 pub use end::{End, Piece};
 pub use fifo::Fifo;
 pub use memcpy::MemcpyChannel;
+pub use memory::{EngineError, descriptor_memory};
+pub use outstanding::Outstanding;
 
 use crate::bus::{BusError, Health};
 use crate::iova::Iova;

@@ -8,6 +8,7 @@
 mod config;
 pub mod lifecycle;
 mod stats;
+pub mod wrap;
 
 pub use config::{Capabilities, MacAddress, PortConfig, Promiscuous};
 pub use stats::{Counted, CounterReader, PortStatistics, QueueCounters, RxCounters, TxCounters};

@@ -5,6 +5,7 @@
 //! - [`traffic`]: seeded frames, and the check that each came out exactly once, in order, byte for byte.
 //! - [`wire`]: a full-duplex cable between two ends; both ends may be devices, or one of them a test.
 //! - [`igb`]: an Intel 82576 as a Rust value. It shares its register table and descriptor bits with the driver.
+//! - [`ioat`]: an Intel I/OAT copy engine; it shares its registers' bits and descriptors with the driver.
 //! - [`virtio`]: a virtio-net device on PCI; its split queues are the `virtio-queue` crate's.
 //! - [`hostile`]: the lies that a device may be told to tell.
 //! - [`runner`]: a thread that steps devices and traffic until it is stopped.
@@ -17,6 +18,7 @@
 
 pub mod hostile;
 pub mod igb;
+pub mod ioat;
 mod packet;
 mod random;
 pub mod runner;

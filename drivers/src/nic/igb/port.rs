@@ -61,7 +61,7 @@ impl IgbPort {
     pub fn open(mut device: Device, space: &AddressSpace) -> Result<IgbPort, PortError> {
         // Descriptors hold 64-bit addresses (datasheet 7.1.5.1).
         device.join(space, u64::MAX)?;
-        let registers = device.window(0)?;
+        let registers = device.window_of(0, regs::BAR_BYTES)?;
         let mac = init::reset(Steps { registers: &registers, port: device.name() })?;
         let capabilities = capabilities(&device);
         Ok(IgbPort {

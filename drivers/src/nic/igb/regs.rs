@@ -5,6 +5,9 @@
 
 use pollring::register_table;
 
+/// Size of BAR 0 (9.4.11).
+pub(super) const BAR_BYTES: usize = 128 << 10;
+
 register_table! {
     CTRL = 0x0_0000, ReadWrite, "device control", "8.2.1";
     STATUS = 0x0_0008, ReadOnly, "device status", "8.2.2";

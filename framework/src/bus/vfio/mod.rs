@@ -7,8 +7,8 @@
 
 mod device;
 mod group;
-mod region;
-mod sys;
+pub(super) mod region;
+pub(super) mod sys;
 
 pub use group::{Container, VfioError};
 

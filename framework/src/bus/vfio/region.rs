@@ -26,21 +26,31 @@ pub(super) fn open(device: &Arc<File>, index: u32) -> io::Result<Window> {
         return Ok(Window::Software(file, bytes));
     }
     let sparse = chain.pairs(VFIO_REGION_INFO_CAP_SPARSE_MMAP as u16);
-    let areas = areas(sparse.as_deref(), bytes)?;
+    window(device, info.offset, areas(sparse.as_deref(), bytes)?, bytes, file)
+}
+
+/// A BAR of `bytes` that lies at `offset` of `file`: mapped in its `areas`, by calls elsewhere.
+pub(in crate::bus) fn window(
+    file: &File,
+    offset: u64,
+    areas: Vec<Range<usize>>,
+    bytes: usize,
+    calls: Arc<dyn RegisterFile>,
+) -> io::Result<Window> {
     let mapping = Mapping::reserve(bytes)?;
     for area in &areas {
-        mapping.place(device, info.offset, area)?;
+        mapping.place(file, offset, area)?;
     }
     let base = mapping.base;
     // SAFETY: `areas` are mapped within `base..base + bytes` and stay so until the mapping is dropped; only the window has its
     // address.
     let bar = unsafe { MappedBar::new(base, bytes, areas.clone(), Box::new(mapping)) };
     let whole = areas.len() == 1 && areas[0] == (0..bytes);
-    Ok(if whole { Window::Mapped(bar) } else { Window::Partial(bar, file) })
+    Ok(if whole { Window::Mapped(bar) } else { Window::Partial(bar, calls) })
 }
 
 /// What may be mapped, sorted; an area outside the BAR is the kernel's or the peer's error.
-fn areas(sparse: Option<&[(u64, u64)]>, bytes: usize) -> io::Result<Vec<Range<usize>>> {
+pub(in crate::bus) fn areas(sparse: Option<&[(u64, u64)]>, bytes: usize) -> io::Result<Vec<Range<usize>>> {
     let Some(pairs) = sparse else { return Ok(std::iter::once(0..bytes).collect()) };
     let mut areas = Vec::new();
     for (offset, size) in pairs {
@@ -81,7 +91,8 @@ impl Mapping {
 
     fn place(&self, device: &File, bar_offset: u64, area: &Range<usize>) -> io::Result<()> {
         let offset =
-            libc::off_t::try_from(bar_offset + area.start as u64).map_err(|_| io::ErrorKind::InvalidData)?;
+            bar_offset.checked_add(area.start as u64).and_then(|offset| libc::off_t::try_from(offset).ok());
+        let offset = offset.ok_or(io::ErrorKind::InvalidData)?;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: the area lies in the interval that `reserve` took, and nothing in it has been handed out yet.
         let placed = unsafe {

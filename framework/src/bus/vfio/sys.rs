@@ -225,7 +225,7 @@ fn room_for<S: Structure>(question: &S, bytes: usize) -> Vec<u64> {
 
 /// Capabilities behind an answer: each has an id, a version and the offset of the next, from the start of the answer.
 #[derive(Debug)]
-pub(super) struct Chain {
+pub(in crate::bus) struct Chain {
     bytes: Vec<u8>,
     first: u32,
 }
@@ -234,6 +234,11 @@ pub(super) struct Chain {
 const HEADER: usize = 8;
 
 impl Chain {
+    /// The capabilities of an answer that another process gave; `first` is the offset of the first one, 0 for none.
+    pub(in crate::bus) fn new(bytes: Vec<u8>, first: u32) -> Chain {
+        Chain { bytes, first }
+    }
+
     /// The body of capability `id`: what stands behind its header, to the end of the answer.
     pub(super) fn find(&self, id: u16) -> Option<&[u8]> {
         let mut at = self.first as usize;
@@ -252,7 +257,7 @@ impl Chain {
     }
 
     /// Pairs of 64-bit words of capability `id`, whose body is a count, a reserved word and the pairs.
-    pub(super) fn pairs(&self, id: u16) -> Option<Vec<(u64, u64)>> {
+    pub(in crate::bus) fn pairs(&self, id: u16) -> Option<Vec<(u64, u64)>> {
         let body = self.find(id)?;
         let count = word32(body, 0)? as usize;
         let pairs = body.get(8..)?.as_chunks::<16>().0.iter().take(count);

@@ -1,10 +1,10 @@
 //! virtio-net in software, on PCI (Virtio 1.2, 4.1 and 5.1).
 //!
 //! [`Virtio`] is a [`SoftwareDevice`]: put it on a simulated bus, and a driver finds its structures by capabilities. It does its work in
-//! [`Virtio::step`], under one lock that register accesses take too. Its split queues are those of the `virtio-queue` crate, so
-//! what our ring code and theirs make of a queue must be the same; its packed queues are written from the specification.
-//! What a driver does against the specification is counted as a violation, never a panic. Not there: interrupts, offloads, RSS,
-//! indirect descriptors, live migration.
+//! [`Virtio::step`], under one lock that register accesses take too; only commands are answered as they are notified. Its split
+//! queues are those of the `virtio-queue` crate, so what our ring code and theirs make of a queue must be the same; its packed
+//! queues are written from the specification. What a driver does against the specification is counted as a violation, never a
+//! panic. Not there: interrupts, offloads, RSS, indirect descriptors, live migration.
 
 mod config;
 mod filter;
@@ -144,6 +144,19 @@ impl Virtio {
         self.bar.lock().unplugged = true;
     }
 
+    /// Puts the device back, as after power-on.
+    pub fn replug(&self) {
+        let mut state = self.bar.lock();
+        (state.unplugged, state.accesses_left) = (false, None);
+        state.config.reset();
+        state.reset();
+    }
+
+    /// Unplugs the device after `accesses` more accesses of its registers and config space.
+    pub fn fail_after(&self, accesses: u64) {
+        self.bar.lock().accesses_left = Some(accesses);
+    }
+
     /// It asks for a reset and does nothing until it gets one (2.1.2).
     pub fn need_reset(&self) {
         self.bar.lock().need_reset();
@@ -157,13 +170,13 @@ impl Virtio {
 
 impl SoftwareDevice for Virtio {
     fn config_read32(&self, offset: u16) -> u32 {
-        let state = self.bar.lock();
-        if state.unplugged { u32::MAX } else { state.config.read(offset) }
+        let mut state = self.bar.lock();
+        if state.is_touched() { state.config.read(offset) } else { u32::MAX }
     }
 
     fn config_write32(&self, offset: u16, value: u32) {
         let mut state = self.bar.lock();
-        if !state.unplugged {
+        if state.is_touched() {
             state.config.write(offset, value);
             state.set_gate();
         }
@@ -175,6 +188,9 @@ impl SoftwareDevice for Virtio {
 
     fn reset(&self) {
         let mut state = self.bar.lock();
+        if !state.is_touched() {
+            return;
+        }
         state.hangs = false;
         state.reset();
         state.config.reset();

@@ -178,7 +178,7 @@ impl State {
         let _ = engine.publish(&mut self.memory);
     }
 
-    fn control(&mut self) {
+    pub(super) fn control(&mut self) {
         let number = self.control_queue();
         let Some(mut engine) = self.queues.get_mut(number).and_then(|slot| slot.engine.take()) else {
             return;

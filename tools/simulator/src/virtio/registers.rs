@@ -10,7 +10,7 @@ const MTU: u16 = 9000;
 
 impl State {
     pub(super) fn read(&mut self, offset: usize, bytes: usize) -> u32 {
-        if self.unplugged || !self.config.memory_space() {
+        if !self.is_touched() || !self.config.memory_space() {
             return u32::MAX >> (32 - bytes * 8);
         }
         let honest = match offset {
@@ -62,7 +62,7 @@ impl State {
     }
 
     pub(super) fn write(&mut self, offset: usize, bytes: usize, value: u32) {
-        if self.unplugged || !self.config.memory_space() {
+        if !self.is_touched() || !self.config.memory_space() {
             return;
         }
         match offset {
@@ -165,6 +165,10 @@ impl State {
         match self.queues.get_mut(queue) {
             Some(slot) if slot.enabled => slot.notified = true,
             _ => self.violation(format!("queue {queue} is notified and not enabled")),
+        }
+        // The driver waits for the answer.
+        if queue == self.control_queue() && self.is_running() {
+            self.control();
         }
     }
 

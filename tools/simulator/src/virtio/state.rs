@@ -55,6 +55,8 @@ pub(super) struct State {
     pub lying: Option<Lying>,
     pub random: Random,
     pub unplugged: bool,
+    /// Accesses until it leaves.
+    pub accesses_left: Option<u64>,
     pub hangs: bool,
 }
 
@@ -77,6 +79,7 @@ impl State {
             lying: made.lies.map(Lying::new),
             random: Random::new(made.seed),
             unplugged: false,
+            accesses_left: None,
             hangs: false,
             made,
         };
@@ -100,6 +103,19 @@ impl State {
         (self.pairs, self.next_pair) = (1, 0);
         self.counted.dma_faults += std::mem::take(&mut self.memory.faults);
         self.set_gate();
+    }
+
+    /// Counts an access by the driver; whether the device is there to answer it.
+    pub(super) fn is_touched(&mut self) -> bool {
+        match &mut self.accesses_left {
+            Some(0) => {
+                self.unplugged = true;
+                self.set_gate();
+            }
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        !self.unplugged
     }
 
     pub(super) fn set_gate(&mut self) {

@@ -1,0 +1,3 @@
+//! Copy engines: each folder is one, and each makes a [`Channel`](pollring::copy::Channel).
+
+pub mod ioat;
