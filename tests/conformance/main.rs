@@ -1,27 +1,12 @@
-//! What every [`Port`] owes its user, as one suite that runs on every implementation.
+//! What every [`Port`] owes its user, as one suite that runs on every implementation: igb in both timings, virtio with every format and
+//! feature that makes its driver do something else.
 
 use pollring::buffer::{Burst, Caches, Chain, Segment};
 use pollring::hugepages::PageSize;
-use pollring::port::{Port, PortConfig, PortError, Queues};
-use pollring_simulator::igb::Timing;
+use pollring::port::{Link, PortConfig, PortError, Promiscuous, Queues};
 use pollring_tests::*;
 
-type Make = fn() -> Side;
-
-/// Every implementation of the trait, in every timing that its devices have.
-const PORTS: [(&str, Make); 2] = [
-    ("igb, immediate", || Side::new(0, |_| {})),
-    ("igb, delayed", || Side::new(0, |config| config.timing = Timing::Delayed { longest: 6 })),
-];
-
-fn on_each(check: impl Fn(Side)) {
-    for (name, make) in PORTS {
-        println!("on {name}");
-        check(make());
-    }
-}
-
-fn settle(side: &Side) {
+fn settle(side: &Side<dyn Bench>) {
     for _ in 0..50 {
         side.step();
     }
@@ -29,7 +14,7 @@ fn settle(side: &Side) {
 
 #[test]
 fn wrong_numbers_are_named_before_anything_is_touched() {
-    on_each(|mut side| {
+    on_every_port(|mut side| {
         let good = PortConfig::new(&side.pool);
         let wrong = [
             (PortConfig { queue_pairs: 0, ..good.clone() }, "queue pairs"),
@@ -49,7 +34,7 @@ fn wrong_numbers_are_named_before_anything_is_touched() {
 
 #[test]
 fn states_that_do_not_fit_are_errors() {
-    on_each(|mut side| {
+    on_every_port(|mut side| {
         assert!(matches!(side.port.stop(Queues::default()), Err(PortError::State { .. })));
         side.port.abort().unwrap();
         let (rx, tx) = side.start(64);
@@ -61,7 +46,7 @@ fn states_that_do_not_fit_are_errors() {
 
 #[test]
 fn it_starts_again_with_another_configuration() {
-    on_each(|mut side| {
+    on_every_port(|mut side| {
         let mut random = Random(seed());
         for (round, entries) in [64, 4096, 128].into_iter().enumerate() {
             let (mut rx, tx) = side.start(entries);
@@ -80,7 +65,7 @@ fn it_starts_again_with_another_configuration() {
 
 #[test]
 fn what_does_not_fit_stays_in_the_burst_in_order() {
-    on_each(|mut side| {
+    on_every_port(|mut side| {
         let (rx, mut tx) = side.start(64);
         let (mut caches, mut burst) = (Caches::new("test"), Burst::new());
         let mut expected = Vec::new();
@@ -95,7 +80,6 @@ fn what_does_not_fit_stays_in_the_burst_in_order() {
             let before = burst.len();
             let sent = tx.send(&mut burst, &mut caches);
             assert_eq!(burst.len(), before - sent);
-            settle(&side);
         }
         for _ in 0..20 {
             tx.send(&mut burst, &mut caches);
@@ -113,7 +97,7 @@ fn what_does_not_fit_stays_in_the_burst_in_order() {
 
 #[test]
 fn what_cannot_be_sent_is_counted_and_comes_back() {
-    on_each(|mut side| {
+    on_every_port(|mut side| {
         let (rx, mut tx) = side.start(64);
         let (mut caches, mut burst) = (Caches::new("test"), Burst::new());
         caches.take_into(&side.pool, &mut burst, 3);
@@ -140,7 +124,7 @@ fn what_cannot_be_sent_is_counted_and_comes_back() {
 
 #[test]
 fn a_chain_leaves_as_one_frame() {
-    on_each(|mut side| {
+    on_every_port(|mut side| {
         let (rx, mut tx) = side.start(64);
         let (mut caches, mut burst) = (Caches::new("test"), Burst::new());
         let (mut chain, mut expected) = (Chain::new(), Vec::new());
@@ -162,7 +146,7 @@ fn a_chain_leaves_as_one_frame() {
 
 #[test]
 fn one_doorbell_a_burst() {
-    on_each(|mut side| {
+    on_every_port(|mut side| {
         let (mut rx, mut tx) = side.start(512);
         let (mut caches, mut burst, mut random) = (Caches::new("test"), Burst::new(), Random(seed()));
         rx.refill(&mut caches);
@@ -187,8 +171,75 @@ fn one_doorbell_a_burst() {
 }
 
 #[test]
+fn a_frame_without_headroom_leaves_like_any_other() {
+    on_every_port(|mut side| {
+        let (rx, mut tx) = side.start(64);
+        let (mut caches, mut burst, mut expected) = (Caches::new("test"), Burst::new(), Vec::new());
+        for round in 0..40u8 {
+            for (front, bytes) in [(128, 100), (0, 60)] {
+                let mut frame = caches.take(&side.pool).unwrap();
+                assert!(frame.prepend(front) && frame.fill_from(&vec![round; bytes]));
+                expected.push(frame.bytes().to_vec());
+                burst.push(frame).unwrap();
+            }
+            assert_eq!(tx.send(&mut burst, &mut caches), 2);
+            settle(&side);
+            tx.reclaim(&mut caches);
+        }
+        let sent: Vec<Vec<u8>> = std::iter::from_fn(|| side.take_out()).collect();
+        assert!(sent == expected, "{} of {}", sent.len(), expected.len());
+        side.port.stop(Queues { rx: vec![rx], tx: vec![tx] }).unwrap();
+        assert_eq!((side.device.complaints(), side.iommu.faults().0), (Vec::new(), 0));
+    });
+}
+
+#[test]
+fn frames_for_others_pass_only_in_promiscuous_mode() {
+    on_every_port(|mut side| {
+        let (mut rx, tx) = side.start(64);
+        let (mut caches, mut burst, mut random) = (Caches::new("test"), Burst::new(), Random(seed()));
+        rx.refill(&mut caches);
+        let frames = [random.frame(mac(0)), random.frame(mac(9)), random.frame([0xff; 6])];
+        for (mode, passed) in
+            [(None, [1, 0, 1]), (Some(Promiscuous::On), [1, 1, 1]), (Some(Promiscuous::Off), [1, 0, 1])]
+        {
+            if let Some(mode) = mode {
+                side.port.set_promiscuous(mode).unwrap();
+            }
+            let received = frames.each_ref().map(|frame| {
+                side.send_in(frame);
+                settle(&side);
+                let received = rx.receive(&mut burst);
+                caches.put_all(&mut burst);
+                rx.refill(&mut caches);
+                received
+            });
+            assert_eq!(received, passed, "{mode:?}");
+        }
+        side.port.stop(Queues { rx: vec![rx], tx: vec![tx] }).unwrap();
+    });
+}
+
+#[test]
+fn the_link_follows_the_cable() {
+    on_every_port(|mut side| {
+        let (rx, tx) = side.start(64);
+        side.outer.cut();
+        settle(&side);
+        assert_eq!(side.port.link(), Link::Down);
+        side.outer.join();
+        let up = (0..1000).any(|_| {
+            side.step();
+            side.port.link() != Link::Down
+        });
+        assert!(up, "the link did not come back");
+        side.port.stop(Queues { rx: vec![rx], tx: vec![tx] }).unwrap();
+    });
+}
+
+#[test]
 fn its_state_is_a_tree() {
-    on_each(|mut side| {
+    on_every_port(|mut side| {
         let (rx, tx) = side.start(64);
         let tree = side.port.inspect();
         assert!(tree.at(&["health"]).is_some() && tree.at(&["registers", "STATUS"]).is_some(), "{tree:?}");

@@ -6,7 +6,7 @@
 
 use pollring::buffer::{Burst, Caches};
 use pollring::bus::simulated::SoftwareDevice;
-use pollring::port::{Port, Queues, RxQueue, TxQueue};
+use pollring::port::{Queues, RxQueue, TxQueue};
 use pollring_drivers::nic::igb::regs::{RDT, TDT};
 use pollring_tests::{Random, Side, mac};
 
@@ -29,7 +29,7 @@ fn main() {
     let (mut forwarded, mut lines, mut received) = (0, 0, 0);
     for round in 0..bursts + 2 {
         frames.iter().for_each(|frame| side.send_in(frame));
-        side.igb.step(BURST);
+        side.device.step(BURST);
         if round < 2 {
             warm_turn(&mut *rx, &mut *tx, &mut burst, &mut caches);
         } else {
@@ -42,7 +42,7 @@ fn main() {
             received += frames as u32;
             forwarded += frames;
         }
-        side.igb.step(BURST);
+        side.device.step(BURST);
         while side.take_out().is_some() {}
     }
     let counted = side.port.statistics();
@@ -57,7 +57,7 @@ fn main() {
 
 /// The tail registers of the first queue pair.
 fn tails(side: &Side) -> (u32, u32) {
-    let registers = side.igb.bar(0).map(|(registers, _)| registers);
+    let registers = side.device.bar(0).map(|(registers, _)| registers);
     let read = |offset| registers.as_ref().map_or(0, |registers| registers.read32(offset));
     (read(RDT.at(0)), read(TDT.at(0)))
 }

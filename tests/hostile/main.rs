@@ -3,14 +3,15 @@
 
 use pollring::buffer::{Burst, Caches};
 use pollring::bus::Health;
-use pollring::port::{Port, Queues, RxQueue, TxQueue};
+use pollring::port::{Queues, RxQueue, TxQueue};
 use pollring_simulator::hostile::Lies;
 use pollring_simulator::igb::Timing;
+use pollring_tests::virtio::KINDS;
 use pollring_tests::*;
 use std::collections::HashSet;
 
 /// Descriptors that the driver took a stand on: good, bad, or sent.
-fn judged(side: &mut Side) -> u64 {
+fn judged(side: &mut Side<dyn Bench>) -> u64 {
     let counted = side.port.statistics();
     counted.rx.frames + counted.rx.bad + counted.tx.frames
 }
@@ -38,11 +39,7 @@ struct Outcome {
 }
 
 /// One run of a lying device until `wanted` descriptors were judged. A queue that stands still is restarted, as an app would do.
-fn suffer(seed: u64, per_mille: u16, timing: Timing, wanted: u64) -> Outcome {
-    let mut side = Side::with_pool(0, 1024, |config| {
-        (config.timing, config.seed) = (timing, seed);
-        config.lies = Some(Lies { seed, per_mille });
-    });
+fn suffer(mut side: Side<dyn Bench>, seed: u64, wanted: u64) -> Outcome {
     let (mut random, mut caches, mut burst) = (Random(seed), Caches::new("victim"), Burst::new());
     let mut outcome = Outcome { descriptors: 0, restarts: 0, failures: 0, failed: 0, lies: 0 };
     let frames: Vec<Vec<u8>> = (0..64).map(|_| random.frame([0xff; 6])).collect();
@@ -89,8 +86,15 @@ fn suffer(seed: u64, per_mille: u16, timing: Timing, wanted: u64) -> Outcome {
     drop((burst, caches));
     let census = side.pool.census();
     assert_eq!(census.home, census.total, "a lie cost a frame");
-    outcome.lies = side.igb.lies_told().iter().map(|(_, count)| *count).sum();
+    outcome.lies = side.device.lies();
     outcome
+}
+
+fn note(name: &str, per_mille: u16, outcome: &Outcome) {
+    println!(
+        "note: {name}: {} descriptors, {} lies, {} restarts, {} times failed, {} failed starts at {per_mille} per mille",
+        outcome.descriptors, outcome.lies, outcome.restarts, outcome.failed, outcome.failures
+    );
 }
 
 #[test]
@@ -105,13 +109,40 @@ fn ten_million_descriptors_with_lies() {
     ];
     let (mut told, mut failed) = (0, 0);
     for (number, (per_mille, timing)) in runs.into_iter().enumerate() {
-        let outcome = suffer(seed + number as u64, per_mille, timing, wanted / runs.len() as u64);
-        println!(
-            "note: {} descriptors, {} lies, {} restarts, {} times failed, {} failed starts at {per_mille} per mille",
-            outcome.descriptors, outcome.lies, outcome.restarts, outcome.failed, outcome.failures
-        );
+        let seed = seed + number as u64;
+        let side = Side::with_pool(0, 1024, |config| {
+            (config.timing, config.seed) = (timing, seed);
+            config.lies = Some(Lies { seed, per_mille });
+        });
+        let outcome = suffer(side.any(), seed, wanted / runs.len() as u64);
+        note("igb", per_mille, &outcome);
         told += outcome.lies;
         failed += outcome.failed;
+    }
+    assert!(told > wanted / 200, "only {told} lies: the test does not test");
+    assert!(failed > 0, "registers read as all ones and no port said so");
+}
+
+#[test]
+fn virtio_rings_of_both_formats_with_lies() {
+    let seed = seed();
+    let wanted = amount(12_000_000, 120_000_000) as u64;
+    // Both formats, in order and in any order.
+    let kinds = &KINDS[..4];
+    let rates = [1, 20, 300];
+    let (mut told, mut failed) = (0, 0);
+    for (number, (name, change)) in kinds.iter().enumerate() {
+        for per_mille in rates {
+            let seed = seed + number as u64 * 1000 + u64::from(per_mille);
+            let side = Side::virtio_with_pool(0, 1024, |config| {
+                change(config);
+                (config.seed, config.lies) = (seed, Some(Lies { seed, per_mille }));
+            });
+            let outcome = suffer(side.any(), seed, wanted / (kinds.len() * rates.len()) as u64);
+            note(name, per_mille, &outcome);
+            told += outcome.lies;
+            failed += outcome.failed;
+        }
     }
     assert!(told > wanted / 200, "only {told} lies: the test does not test");
     assert!(failed > 0, "registers read as all ones and no port said so");

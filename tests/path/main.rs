@@ -1,7 +1,7 @@
 //! The whole path on the software NIC: what goes in at one wire comes out at the other, exactly once, in order, byte for byte.
 
 use pollring::buffer::{Burst, Caches, Pool, PoolConfig, ToDevice};
-use pollring::port::{Link, Port, PortConfig, Promiscuous, Queues, RxQueue, TxQueue};
+use pollring::port::{Link, PortConfig, Promiscuous, Queues, RxQueue, TxQueue};
 use pollring_simulator::igb::Timing;
 use pollring_tests::*;
 use std::collections::VecDeque;
@@ -369,7 +369,7 @@ fn a_device_on_a_thread_of_its_own_loses_nothing() {
     let (mut rx, mut tx) = side.start(512);
     let (mut caches, mut burst, mut random) = (Caches::new("driver"), Burst::new(), Random(seed()));
     rx.refill(&mut caches);
-    let (igb, outer) = (side.igb.clone(), side.outer.clone());
+    let (igb, outer) = (side.device.clone(), side.outer.clone());
     let samples: Vec<Vec<u8>> = (0..64).map(|_| random.frame(mac(0))).collect();
     let device = std::thread::spawn(move || {
         let (mut sent, mut back, mut frame) = (0, 0, Vec::new());

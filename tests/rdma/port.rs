@@ -5,7 +5,7 @@ use pollring::buffer::{Burst, Caches, Pool, PoolConfig, Shared, ToDevice};
 use pollring::copy::Fifo;
 use pollring::hugepages::{Region, RegionConfig};
 use pollring::iova::{Direction, Placement};
-use pollring::port::{MacAddress, Port, Queues, RxQueue, TxQueue};
+use pollring::port::{MacAddress, Queues, RxQueue, TxQueue};
 use pollring::rdma::*;
 use pollring_drivers::rdma::roce::{Endpoint, RoceConfig, RoceDevice};
 use pollring_tests::{Side, mac, small_pages};

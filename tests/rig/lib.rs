@@ -1,17 +1,22 @@
 //! What the tests stand on: a port on a software device whose wire ends in the test's hands.
 //!
-//! [`Side`] is one such port with all that belongs to it. A test starts it, moves frames with [`Side::send_in`] and
+//! [`Side`] is one such port with all that belongs to it, on a device of one kind, or as `Side<dyn Bench>` on any: the suites of a
+//! trait run over [`every_port`]. A test starts it, moves frames with [`Side::send_in`] and
 //! [`Side::take_out`] on the wire, turns the queues by hand, and lets the device [`Side::step`]. Everything is single-threaded and
 //! follows from the seed, unless a test says otherwise.
 
-use pollring::buffer::{Both, Burst, Caches, Pool, PoolConfig};
+pub mod igb;
+pub mod virtio;
+
+use pollring::buffer::{Both, Burst, Caches, Pool, PoolConfig, Segment};
+use pollring::bus::simulated::SoftwareDevice;
 use pollring::bus::{Device, simulated};
 use pollring::hugepages::Pages;
 use pollring::iova::AddressSpace;
-use pollring::port::{Port, PortConfig, Queues, RxQueue, TxQueue};
-use pollring_drivers::nic::igb::IgbPort;
-use pollring_simulator::igb::{Igb, IgbConfig};
-use pollring_simulator::wire::{self, WireEnd};
+use pollring::port::{Port, PortConfig, PortError, Queues, RxQueue, TxQueue};
+use pollring_drivers::{builtin, find};
+use pollring_simulator::igb::{Igb, Timing};
+use pollring_simulator::wire::WireEnd;
 use std::sync::Arc;
 
 /// The seed of a run: POLLRING_SEED, or a fixed one, so that CI sees what a developer sees. Printed by every test that uses it.
@@ -62,10 +67,26 @@ pub fn small_pages() -> Pages {
     Pages::Small4K { reason: "tests of ports run without set-up".into() }
 }
 
-/// A port on a software igb, the pool that it fills, and the far end of its wire.
-pub struct Side {
+/// What the suites need of a software device, whatever it is.
+pub trait Bench: SoftwareDevice {
+    /// Moves up to `frames` frames each way; gives how many it moved.
+    fn step(&self, frames: usize) -> usize;
+    /// Takes it off its bus.
+    fn unplug(&self);
+    /// Puts it back, as after power-on.
+    fn replug(&self);
+    /// Unplugs it after so many more accesses.
+    fn fail_after(&self, accesses: u64);
+    /// Lies that it told.
+    fn lies(&self) -> u64;
+    /// What its driver did against its datasheet or specification.
+    fn complaints(&self) -> Vec<String>;
+}
+
+/// A port on a software device, the pool that it fills, and the far end of its wire.
+pub struct Side<D: Bench + ?Sized = Igb> {
     /// The device.
-    pub igb: Arc<Igb>,
+    pub device: Arc<D>,
     /// Its IOMMU.
     pub iommu: Arc<simulated::SimulatedIommu>,
     /// Its space.
@@ -73,7 +94,7 @@ pub struct Side {
     /// Where it receives to.
     pub pool: Pool<Both>,
     /// The port.
-    pub port: IgbPort,
+    pub port: Box<dyn Port>,
     /// The far end of its wire.
     pub outer: WireEnd,
 }
@@ -83,37 +104,82 @@ pub fn mac(number: u8) -> [u8; 6] {
     [2, 0, 0, 0, 0, number]
 }
 
-/// A device that is not yet opened, its IOMMU and the far end of its wire.
-pub fn device(
-    number: u8,
-    change: impl FnOnce(&mut IgbConfig),
-) -> (Arc<Igb>, Arc<simulated::SimulatedIommu>, WireEnd) {
-    let (inner, outer) = wire::pair(wire::WireConfig::default());
-    let mut config = IgbConfig::new(mac(number), inner);
-    change(&mut config);
-    (Igb::new(config), Arc::new(simulated::SimulatedIommu::default()), outer)
+/// A way to make a port.
+pub type Make = Box<dyn Fn() -> Side<dyn Bench>>;
+
+/// Every implementation of `Port` on a software device, by name, in every timing and with every format that it has.
+pub fn every_port() -> Vec<(&'static str, Make)> {
+    let mut all: Vec<(&'static str, Make)> = vec![
+        ("igb, immediate", Box::new(|| Side::new(0, |_| {}).any())),
+        (
+            "igb, delayed",
+            Box::new(|| Side::new(0, |config| config.timing = Timing::Delayed { longest: 6 }).any()),
+        ),
+    ];
+    for (name, change) in virtio::KINDS {
+        all.push((name, Box::new(move || Side::virtio(0, change).any())));
+    }
+    all
 }
 
-impl Side {
-    /// A side of its own.
-    pub fn new(number: u8, change: impl FnOnce(&mut IgbConfig)) -> Side {
-        Side::with_pool(number, 2048, change)
+/// Runs a check on every port.
+pub fn on_every_port(check: impl Fn(Side<dyn Bench>)) {
+    for (name, make) in every_port() {
+        println!("on {name}");
+        check(make());
     }
+}
 
-    /// A side whose pool has `frames`.
-    pub fn with_pool(number: u8, frames: usize, change: impl FnOnce(&mut IgbConfig)) -> Side {
-        let (igb, iommu, outer) = device(number, change);
+impl<D: Bench + 'static> Side<D> {
+    /// Opens `device`, as an app does: by the driver table. A lying device may refuse that for a while.
+    fn open(number: u8, frames: usize, device: Arc<D>, outer: WireEnd) -> Side<D> {
+        let iommu = Arc::new(simulated::SimulatedIommu::default());
         let space = AddressSpace::new(&format!("space {number}"), iommu.clone());
-        let opened =
-            Device::open(&format!("sim:igb#{number}"), simulated::backend(igb.clone(), iommu.clone()));
-        let port = opened.map_err(Into::into).and_then(|device| IgbPort::open(device, &space));
-        let port = port.unwrap_or_else(|error| panic!("{error}"));
-        let config =
-            PoolConfig { pages: small_pages(), ..PoolConfig::new(&format!("pool {number}"), frames) };
-        let pool = Pool::new(&config, &[&space]).unwrap_or_else(|error| panic!("{error}"));
-        Side { igb, iommu, space, pool, port, outer }
+        let mut tried = 0;
+        let port = loop {
+            match open_port(number, &device, &iommu, &space) {
+                Ok(port) => break port,
+                Err(error) => assert!(device.lies() > 0 && tried < 1000, "{error}"),
+            }
+            tried += 1;
+        };
+        let pool = pool(number, frames, &space);
+        Side { device, iommu, space, pool, port, outer }
     }
 
+    /// The same device behind a new handle and in a new space, since `Gone` is for good.
+    pub fn reopened(self, number: u8, frames: usize) -> Side<D> {
+        let Side { device, iommu, space, pool, port, outer } = self;
+        drop((port, space, pool));
+        assert_eq!(iommu.mappings(), 0);
+        Side::open(number, frames, device, outer)
+    }
+
+    /// The same side, for who need not know what its device is.
+    pub fn any(self) -> Side<dyn Bench> {
+        let Side { device, iommu, space, pool, port, outer } = self;
+        Side { device, iommu, space, pool, port, outer }
+    }
+}
+
+fn open_port<D: Bench + 'static>(
+    number: u8,
+    device: &Arc<D>,
+    iommu: &Arc<simulated::SimulatedIommu>,
+    space: &AddressSpace,
+) -> Result<Box<dyn Port>, PortError> {
+    let opened = Device::open(&format!("sim:{number}"), simulated::backend(device.clone(), iommu.clone()))?;
+    let (vendor, id) = opened.id();
+    let entry = find(builtin(), vendor, id).unwrap_or_else(|| panic!("{vendor:x}:{id:x} has no driver"));
+    (entry.open)(opened, space)
+}
+
+fn pool(number: u8, frames: usize, space: &AddressSpace) -> Pool<Both> {
+    let config = PoolConfig { pages: small_pages(), ..PoolConfig::new(&format!("pool {number}"), frames) };
+    Pool::new(&config, &[space]).unwrap_or_else(|error| panic!("{error}"))
+}
+
+impl<D: Bench + ?Sized> Side<D> {
     /// Starts with one queue pair and waits for the link, stepping the device.
     pub fn start(&mut self, entries: usize) -> (Box<dyn RxQueue>, Box<dyn TxQueue>) {
         let mut config = PortConfig::new(&self.pool);
@@ -126,7 +192,7 @@ impl Side {
     pub fn start_with(&mut self, config: &PortConfig) -> Queues {
         let queues = self.port.start(config).unwrap_or_else(|error| panic!("{error}"));
         let up = (0..1000).any(|_| {
-            self.igb.step(0);
+            self.device.step(0);
             self.port.link() != pollring::port::Link::Down
         });
         assert!(up, "the link did not come up");
@@ -135,7 +201,7 @@ impl Side {
 
     /// Lets the device work.
     pub fn step(&self) -> usize {
-        self.igb.step(64)
+        self.device.step(64)
     }
 
     /// A frame arrives at the port's wire.
@@ -148,6 +214,17 @@ impl Side {
         let mut frame = Vec::new();
         self.outer.receive_into(&mut frame).then_some(frame)
     }
+}
+
+/// The bytes of the first entry of a burst, chain or not; its frames go back.
+pub fn take(burst: &mut Burst, caches: &mut Caches) -> Option<Vec<u8>> {
+    let mut all = Vec::new();
+    for segment in burst.pop_chain()?.into_segments() {
+        let Segment::Frame(frame) = segment else { panic!("a span was received") };
+        all.extend_from_slice(frame.bytes());
+        caches.put(frame);
+    }
+    Some(all)
 }
 
 /// One turn of a forwarder: what is received on one side goes out on the other, the rest stays in the burst.

@@ -1,6 +1,5 @@
 //! virtio-net: against DPDK's vhost backend on this host, and on the software device of this project.
 
 mod dpdk;
-mod rig;
 mod simulated;
 mod testpmd;

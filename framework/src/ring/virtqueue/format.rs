@@ -125,6 +125,12 @@ pub(super) mod sealed {
     pub trait Sealed {}
 }
 
+/// Slots minus one. Asserts that there may be so many.
+pub(super) fn mask_of(entries: usize) -> u32 {
+    assert!(entries.is_power_of_two() && entries <= super::MOST_ENTRIES, "a queue of {entries}");
+    entries as u32 - 1
+}
+
 /// Whether a peer that asked to hear when the index passes `event` must hear of a step from `old` to `new` (2.7.10). All three are
 /// 16-bit numbers that wrap.
 #[inline]

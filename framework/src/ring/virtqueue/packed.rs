@@ -4,7 +4,7 @@
 //! both equal the device's. Both counters are one at first and turn with each round, so they follow from the free-running index. The
 //! head of what is made available is written last, behind a fence: before, the device cannot see what follows it.
 
-use super::format::{Format, QueuePlaces, Suppression, passes, sealed};
+use super::format::{Format, QueuePlaces, Suppression, mask_of, passes, sealed};
 use super::words::Words;
 use crate::ring::{RingMemory, fence};
 use std::sync::Arc;
@@ -55,9 +55,9 @@ impl Format for Packed {
     }
 
     fn new(memory: &Arc<RingMemory>, offset: usize, entries: usize, suppression: Suppression) -> Packed {
-        assert!(entries.is_power_of_two() && entries <= super::MOST_ENTRIES, "a queue of {entries}");
+        let mask = mask_of(entries);
         let words = Words::new(memory, offset, Packed::bytes(entries));
-        let packed = Packed { words, mask: entries as u32 - 1, suppression };
+        let packed = Packed { words, mask, suppression };
         packed.reset();
         packed
     }
@@ -92,15 +92,15 @@ impl Format for Packed {
     unsafe fn write(&self, slot: usize, address: u64, second: u64) {
         // SAFETY: the slot is inside, as the caller says.
         unsafe {
-            self.words.word64(slot * 16).store(address, Ordering::Relaxed);
-            self.words.word64(slot * 16 + 8).store(second, Ordering::Relaxed);
+            self.words.write_address(slot, address);
+            self.words.write_second(slot, second);
         }
     }
 
     #[inline(always)]
     unsafe fn write_address(&self, slot: usize, address: u64) {
         // SAFETY: the slot is inside, as the caller says.
-        unsafe { self.words.word64(slot * 16) }.store(address, Ordering::Relaxed);
+        unsafe { self.words.write_address(slot, address) };
     }
 
     #[inline(always)]
@@ -110,8 +110,7 @@ impl Format for Packed {
     fn publish(&self, head: u32, second: u64, _available: u32) {
         fence::before_doorbell();
         // SAFETY: the masked index is below the number of entries.
-        let word = unsafe { self.words.word64((head & self.mask) as usize * 16 + 8) };
-        word.store(second, Ordering::Relaxed);
+        unsafe { self.words.write_second((head & self.mask) as usize, second) };
     }
 
     #[inline(always)]

@@ -3,7 +3,7 @@
 //! Each index stands alone in its cache line, and the elements behind it start at the next, so that neither side's index makes the other one's
 //! elements travel. The available ring holds the numbers of the slots in order and is rewritten only after chains shifted them.
 
-use super::format::{Format, QueuePlaces, Suppression, flags::NEXT, passes, sealed};
+use super::format::{Format, QueuePlaces, Suppression, flags::NEXT, mask_of, passes, sealed};
 use super::words::Words;
 use crate::ring::{RingMemory, fence};
 use std::sync::Arc;
@@ -54,10 +54,10 @@ impl Format for Split {
     }
 
     fn new(memory: &Arc<RingMemory>, offset: usize, entries: usize, suppression: Suppression) -> Split {
-        assert!(entries.is_power_of_two() && entries <= super::MOST_ENTRIES, "a queue of {entries}");
+        let mask = mask_of(entries);
         let (available, used, bytes) = layout(entries);
         let words = Words::new(memory, offset, bytes);
-        let split = Split { words, mask: entries as u32 - 1, available, used, suppression };
+        let split = Split { words, mask, available, used, suppression };
         split.reset();
         split
     }
@@ -104,15 +104,15 @@ impl Format for Split {
     unsafe fn write(&self, slot: usize, address: u64, second: u64) {
         // SAFETY: the slot is inside, as the caller says.
         unsafe {
-            self.words.word64(slot * 16).store(address, Ordering::Relaxed);
-            self.words.word64(slot * 16 + 8).store(second, Ordering::Relaxed);
+            self.words.write_address(slot, address);
+            self.words.write_second(slot, second);
         }
     }
 
     #[inline(always)]
     unsafe fn write_address(&self, slot: usize, address: u64) {
         // SAFETY: the slot is inside, as the caller says.
-        unsafe { self.words.word64(slot * 16) }.store(address, Ordering::Relaxed);
+        unsafe { self.words.write_address(slot, address) };
     }
 
     #[inline(always)]
@@ -125,7 +125,7 @@ impl Format for Split {
     #[inline(always)]
     fn publish(&self, head: u32, second: u64, available: u32) {
         // SAFETY: the masked index is below the number of entries.
-        unsafe { self.words.word64((head & self.mask) as usize * 16 + 8) }.store(second, Ordering::Relaxed);
+        unsafe { self.words.write_second((head & self.mask) as usize, second) };
         fence::before_doorbell();
         // SAFETY: the index of the available ring.
         let index = unsafe { self.words.word16(self.available - ELEMENTS + 2) };

@@ -65,6 +65,26 @@ impl Words {
         unsafe { AtomicU16::from_ptr(self.base.add(at).cast()) }
     }
 
+    /// Writes the address of the descriptor in `slot`; descriptors of 16 bytes stand first.
+    ///
+    /// # Safety
+    /// There are more descriptors than `slot`.
+    #[inline(always)]
+    pub(super) unsafe fn write_address(&self, slot: usize, address: u64) {
+        // SAFETY: the descriptor lies inside, as the caller says.
+        unsafe { self.word64(slot * 16) }.store(address, Ordering::Relaxed);
+    }
+
+    /// Writes the second word of the descriptor in `slot`.
+    ///
+    /// # Safety
+    /// There are more descriptors than `slot`.
+    #[inline(always)]
+    pub(super) unsafe fn write_second(&self, slot: usize, second: u64) {
+        // SAFETY: the descriptor lies inside, as the caller says.
+        unsafe { self.word64(slot * 16 + 8) }.store(second, Ordering::Relaxed);
+    }
+
     /// Writes bytes one by one. Asserts that they lie inside.
     pub(super) fn write(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.bytes, "bytes behind the end");
