@@ -8,7 +8,7 @@ use super::VirtioPort;
 use super::regs::pci::*;
 use super::regs::{feature, status};
 use super::transport::{Confinement, Notifier, Presence, Transport, VirtioOptions, Watch};
-use pollring::bus::{Device, Health, Registers, Simulated, wait_until};
+use pollring::bus::{Device, Doorbell, Health, Registers, Simulated, wait_until};
 use pollring::inspect::Node;
 use pollring::iova::AddressSpace;
 use pollring::port::{Port, PortError};
@@ -121,10 +121,11 @@ impl PciTransport {
         PortError::Config { port: self.device.name().to_owned(), what }
     }
 
-    /// Status 0, and it reads back so once the device is quiet (4.1.4.3.2).
+    /// Status 0, and it reads back so once the device is quiet (4.1.4.3.2). One that is gone is not waited for.
     fn quiesce(&self) -> bool {
         self.set_status(0);
-        wait_until(STEP_LIMIT, || self.status() == 0)
+        wait_until(STEP_LIMIT, || self.status() == 0 || self.device.status().health() == Health::Gone)
+            && self.device.status().health() != Health::Gone
     }
 
     /// Where queue `queue` is notified; the device chose the place, so it is checked.
@@ -134,35 +135,30 @@ impl PciTransport {
         if at + bytes > self.notify.bytes || !(self.notify.offset + at).is_multiple_of(bytes) {
             return Err(self.refuse(format!("queue {queue} is notified at {at}, outside its structure")));
         }
-        let (window, offset) = (self.notify.window.clone(), self.notify.offset + at);
+        let (window, offset) = (&self.notify.window, self.notify.offset + at);
         Ok(match bytes {
-            4 => Box::new(WideBell { window, offset }),
-            _ => Box::new(NarrowBell { window, offset, queue }),
+            4 => Box::new(WideBell(window.doorbell(offset))),
+            _ => Box::new(NarrowBell(window.doorbell16(offset), queue)),
         })
     }
 }
 
 /// Without NOTIFICATION_DATA a notification is the queue's number, 16 bits (4.1.5.2).
-struct NarrowBell {
-    window: Registers,
-    offset: usize,
-    queue: u16,
-}
+struct NarrowBell(Doorbell, u16);
 
 impl Notifier for NarrowBell {
+    #[inline]
     fn notify(&self, _data: u32) {
-        self.window.write16(self.offset, self.queue);
+        self.0.ring(u32::from(self.1));
     }
 }
 
-struct WideBell {
-    window: Registers,
-    offset: usize,
-}
+struct WideBell(Doorbell);
 
 impl Notifier for WideBell {
+    #[inline]
     fn notify(&self, data: u32) {
-        self.window.write32(self.offset, data);
+        self.0.ring(data);
     }
 }
 

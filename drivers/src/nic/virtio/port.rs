@@ -348,7 +348,8 @@ impl Port for VirtioPort {
         self.recover();
         let Some(run) = &self.life.run else { return Link::Down };
         let device = DeviceConfig::read(self.transport.as_ref(), self.features);
-        match device.link_up && run.epoch & 1 == 0 {
+        // A device that is gone reads as all ones, and its link as up.
+        match device.link_up && run.epoch & 1 == 0 && self.health() == Health::Running {
             true => Link::Up { speed_mbps: device.speed_mbps, duplex: Duplex::Full },
             false => Link::Down,
         }
