@@ -2,4 +2,5 @@
 
 mod dpdk;
 mod simulated;
+mod spread;
 mod testpmd;

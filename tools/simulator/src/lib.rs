@@ -8,6 +8,7 @@
 //! - [`ioat`]: an Intel I/OAT copy engine; it shares its registers' bits and descriptors with the driver.
 //! - [`virtio`]: a virtio-net device on PCI; its split queues are the `virtio-queue` crate's.
 //! - [`hostile`]: the lies that a device may be told to tell.
+//! - [`rss`]: which of several queues a frame goes to: the hash that devices share.
 //! - [`runner`]: a thread that steps devices and traffic until it is stopped.
 //! - [`serve`]: the same for another process: a device behind a vfio-user socket, on a thread that sleeps when nothing happens.
 //!
@@ -21,6 +22,7 @@ pub mod igb;
 pub mod ioat;
 mod packet;
 mod random;
+pub mod rss;
 pub mod runner;
 pub mod serve;
 pub mod traffic;

@@ -1,6 +1,7 @@
 //! What is agreed on with a device: features, its config, and what follows from both (Virtio 1.2, 3.1.1 and 5.1.3).
 
 use super::regs::{config, feature};
+use super::spread::Rss;
 use super::transport::{Confinement, Layout, Transport, VirtioOptions};
 use pollring::port::{MacAddress, PortConfig, PortError};
 use pollring::ring::virtqueue::{Merging, Order, QueueOptions, Suppression};
@@ -46,10 +47,21 @@ pub(super) fn negotiate(
         features |= usable & (feature::CTRL_VQ | feature::CTRL_RX);
     }
     if queue_pairs > 1 {
-        features |= usable & feature::MQ;
+        features |= usable & feature::MQ | usable_rss(transport, usable, queue_pairs);
     }
     Ok(features)
 }
+
+/// RSS if it is offered, can be commanded and suits the number of pairs.
+fn usable_rss(transport: &dyn Transport, usable: u64, queue_pairs: usize) -> u64 {
+    let offered = usable & feature::RSS;
+    // Config space may be read before features are accepted (2.5.1).
+    let fits = || DeviceConfig::read(transport, offered).rss.fits(queue_pairs);
+    if offered != 0 && usable & feature::CTRL_VQ != 0 && fits() { offered } else { 0 }
+}
+
+/// Either means that there may be several pairs.
+pub(super) const SEVERAL_PAIRS: u64 = feature::MQ | feature::RSS;
 
 /// What the device says of itself.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +71,8 @@ pub(super) struct DeviceConfig {
     pub max_pairs: u16,
     pub mtu: Option<u16>,
     pub speed_mbps: u32,
+    /// All zeros where there is none.
+    pub rss: Rss,
 }
 
 /// What is said of the speed of a link that has none.
@@ -79,14 +93,25 @@ impl DeviceConfig {
     fn parse(bytes: &[u8; config::BYTES], has: u64) -> DeviceConfig {
         let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let [a, b, c, d, e, f] = [0, 1, 2, 3, 4, 5].map(|at| bytes[config::MAC + at]);
-        let speed = u32::from(half(config::SPEED)) | u32::from(half(config::SPEED + 2)) << 16;
+        let word = |at: usize| u32::from(half(at)) | u32::from(half(at + 2)) << 16;
+        let speed = word(config::SPEED);
         let known = has & feature::SPEED_DUPLEX != 0 && speed != u32::MAX && speed != 0;
+        let rss = Rss {
+            key_bytes: bytes[config::RSS_KEY_BYTES],
+            table_entries: half(config::RSS_TABLE_ENTRIES),
+            hash_types: word(config::HASH_TYPES),
+        };
         DeviceConfig {
             mac: (has & feature::MAC != 0).then_some(MacAddress([a, b, c, d, e, f])),
             link_up: has & feature::STATUS == 0 || half(config::STATUS) & config::LINK_UP != 0,
-            max_pairs: if has & feature::MQ != 0 { half(config::MAX_PAIRS).clamp(1, MOST_PAIRS) } else { 1 },
+            max_pairs: if has & SEVERAL_PAIRS != 0 {
+                half(config::MAX_PAIRS).clamp(1, MOST_PAIRS)
+            } else {
+                1
+            },
             mtu: (has & feature::MTU != 0).then(|| half(config::MTU)),
             speed_mbps: if known { speed } else { NOMINAL_SPEED_MBPS },
+            rss: if has & feature::RSS != 0 { rss } else { Rss::default() },
         }
     }
 }
@@ -125,6 +150,15 @@ pub(super) fn check(name: &str, config: &PortConfig) -> Result<(), PortError> {
     Err(PortError::Config { port: name.to_owned(), what })
 }
 
+/// Several pairs need a way to spread flows over them: a device may have RSS alone, with a table that is too small.
+pub(super) fn check_pairs(name: &str, features: u64, queue_pairs: usize) -> Result<(), PortError> {
+    if queue_pairs == 1 || features & SEVERAL_PAIRS != 0 {
+        return Ok(());
+    }
+    let what = format!("its RSS is too small for {queue_pairs} pairs and it has no MQ; use fewer pairs");
+    Err(PortError::Config { port: name.to_owned(), what })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,6 +169,7 @@ mod tests {
             let mut bytes = [0; config::BYTES];
             bytes[config::MAX_PAIRS..config::MAX_PAIRS + 2].copy_from_slice(&u16::to_le_bytes(said));
             assert_eq!(DeviceConfig::parse(&bytes, feature::MQ).max_pairs, taken);
+            assert_eq!(DeviceConfig::parse(&bytes, feature::RSS).max_pairs, taken);
             assert_eq!(DeviceConfig::parse(&bytes, 0).max_pairs, 1);
             assert!(taken.checked_mul(2).is_some());
         }

@@ -11,6 +11,7 @@ mod pci;
 mod port;
 pub mod regs;
 mod rx;
+mod spread;
 pub mod transport;
 mod tx;
 pub mod vhost_user;

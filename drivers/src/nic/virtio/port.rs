@@ -177,18 +177,28 @@ impl VirtioPort {
 
     /// What only commands can set.
     fn command_all(&mut self, run: &mut Run) -> Result<(), PortError> {
-        if run.pairs > 1 && self.features & feature::MQ != 0 {
-            let pairs = (run.pairs as u16).to_le_bytes();
-            if let Some(control) = &mut run.control {
-                control.command(
-                    self.transport.name(),
-                    "set the number of pairs",
-                    command::SET_PAIRS,
-                    &pairs,
-                )?;
-            }
-        }
+        self.command_spread(run)?;
         self.command_promiscuous(run)
+    }
+
+    /// Several pairs are used from the command on (5.1.6.5.5). Over vhost-user there is none: every pair is used that is there.
+    fn command_spread(&self, run: &mut Run) -> Result<(), PortError> {
+        let Some(control) = run.control.as_mut().filter(|_| run.pairs > 1) else { return Ok(()) };
+        let (name, pairs) = (self.transport.name(), run.pairs as u16);
+        if self.features & feature::RSS == 0 {
+            return control.command(
+                name,
+                "set the number of pairs",
+                command::SET_PAIRS,
+                &pairs.to_le_bytes(),
+            );
+        }
+        let rss = DeviceConfig::read(self.transport.as_ref(), self.features).rss;
+        if !rss.fits(run.pairs) {
+            let what = format!("what it says of its RSS changed to {rss:?}; reset the device");
+            return Err(PortError::Config { port: name.to_owned(), what });
+        }
+        control.command(name, "spread flows by hash", command::SET_RSS, &rss.command(pairs))
     }
 
     fn command_promiscuous(&self, run: &mut Run) -> Result<(), PortError> {
@@ -294,6 +304,7 @@ impl Lifecycle for VirtioPort {
     fn bring_up(&mut self, config: &PortConfig) -> Result<(Run, Queues), PortError> {
         self.transport.reset()?;
         self.features = init::negotiate(self.transport.as_ref(), self.options, config.queue_pairs)?;
+        init::check_pairs(self.transport.name(), self.features, config.queue_pairs)?;
         self.transport.accept(self.features)?;
         let (mut run, queues) = match self.features & feature::RING_PACKED {
             0 => self.make::<Split>(config)?,
@@ -410,7 +421,7 @@ fn names(features: u64) -> String {
 fn capabilities(transport: &dyn Transport, features: u64, device: &DeviceConfig) -> Capabilities {
     let data_queues =
         transport.queues() - u16::from(features & feature::CTRL_VQ != 0).min(transport.queues());
-    let queue_pairs = match (transport.config(&mut []), features & feature::MQ) {
+    let queue_pairs = match (transport.config(&mut []), features & init::SEVERAL_PAIRS) {
         (_, 0) => 1,
         (true, _) => usize::from(device.max_pairs),
         (false, _) => usize::from(data_queues / 2).max(1),

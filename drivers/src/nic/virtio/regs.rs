@@ -81,10 +81,34 @@ pub mod config {
     pub const MTU: usize = 10;
     /// Mbit/s, with SPEED_DUPLEX; 32 bits, all ones when unknown.
     pub const SPEED: usize = 12;
-    /// Its bytes up to the speed.
-    pub const BYTES: usize = 16;
+    /// Bytes of a hash key at most, with RSS; 8 bits.
+    pub const RSS_KEY_BYTES: usize = 17;
+    /// Entries of the indirection table at most, with RSS; 16 bits.
+    pub const RSS_TABLE_ENTRIES: usize = 18;
+    /// What it can hash, with RSS: bits of [`hash`](super::hash); 32 bits.
+    pub const HASH_TYPES: usize = 20;
+    /// Its bytes.
+    pub const BYTES: usize = 24;
     /// In `STATUS`.
     pub const LINK_UP: u16 = 1;
+}
+
+/// What a hash is taken over (5.1.6.4.3.1): bits of a set.
+pub mod hash {
+    /// Both addresses of an IPv4 packet.
+    pub const IPV4: u32 = 1;
+    /// Its addresses and ports, with TCP.
+    pub const TCP_IPV4: u32 = 1 << 1;
+    /// Its addresses and ports, with UDP.
+    pub const UDP_IPV4: u32 = 1 << 2;
+    /// Both addresses of an IPv6 packet.
+    pub const IPV6: u32 = 1 << 3;
+    /// Its addresses and ports, with TCP.
+    pub const TCP_IPV6: u32 = 1 << 4;
+    /// Its addresses and ports, with UDP.
+    pub const UDP_IPV6: u32 = 1 << 5;
+    /// All of them.
+    pub const ALL: u32 = 0x3f;
 }
 
 /// Control commands (5.1.6.5): class, command.
@@ -95,6 +119,9 @@ pub mod command {
     pub const ALL_MULTICAST: (u8, u8) = (0, 1);
     /// Use so many pairs: 16 bits.
     pub const SET_PAIRS: (u8, u8) = (4, 0);
+    /// Spread by hash (5.1.6.5.7.1): hash types, 32 bits; table mask, queue of what has no hash, the table, pairs that send, 16 bits each;
+    /// key bytes, 8 bits; key. Receive queues are counted in pairs.
+    pub const SET_RSS: (u8, u8) = (4, 1);
     /// The answer that it was done.
     pub const OK: u8 = 0;
 }

@@ -1,16 +1,11 @@
-//! Receive-side scaling: the Toeplitz hash and what it is taken over (82576 datasheet 7.1.1.7).
+//! Receive-side scaling: which hash the registers ask for, and where it leads (82576 datasheet 7.1.1.7).
 //!
 //! A frame's hash covers addresses and ports when MRQC asks for its kind, addresses alone when MRQC asks for that, nothing otherwise.
-//! Fragments have no ports. IPv6 with extension headers is hashed over addresses alone.
+//! IPv6 with extension headers is hashed over addresses alone.
 
 use super::registers::RegisterWords;
+use crate::rss::{Input, Transport, toeplitz};
 use pollring_drivers::nic::igb::regs::*;
-
-const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86dd;
-const VLAN: u16 = 0x8100;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
 
 /// Packet type in bits 16:4 of word 0 of the write-back (7.1.5.2).
 mod packet_type {
@@ -45,114 +40,56 @@ impl Steering {
     }
 }
 
-/// What is hashed: at most two IPv6 addresses and two ports.
-struct Input {
-    bytes: [u8; 36],
-    address_bytes: usize,
-    transport: Option<u8>,
-    kind: u64,
-}
-
 /// Chooses the queue of `frame`.
 pub(super) fn steer(registers: &RegisterWords, frame: &[u8]) -> Steering {
-    let Some(input) = parse(frame) else { return Steering::to(0, 0) };
-    let control = registers[MRQC.at(0)];
+    let Some(input) = Input::of(frame) else { return Steering::to(0, 0) };
+    let (control, kind) = (registers[MRQC.at(0)], kind(&input));
     if control & 7 != mrqc::RSS {
-        return Steering::to(0, input.kind);
+        return Steering::to(0, kind);
     }
     let Some((bytes, rss_type)) = covered(control, &input) else {
-        return Steering::to(0, input.kind);
+        return Steering::to(0, kind);
     };
-    let hash = toeplitz(registers, &input.bytes[..bytes]);
+    let key = std::array::from_fn(|at| registers[RSSRK.at(at / 4)].to_le_bytes()[at % 4]);
+    let hash = toeplitz(&key, bytes);
     let entry = hash as usize & 0x7f;
     let queue = registers[RETA.at(entry / 4)].to_le_bytes()[entry % 4] & 0xf;
-    Steering::to(usize::from(queue), u64::from(hash) << 32 | input.kind | rss_type)
+    Steering::to(usize::from(queue), u64::from(hash) << 32 | kind | rss_type)
 }
 
-/// How many bytes are hashed, and what that is called.
-fn covered(control: u32, input: &Input) -> Option<(usize, u64)> {
-    let v4 = input.address_bytes == 8;
-    let ports = match (v4, input.transport) {
-        (true, Some(TCP)) => Some((mrqc::HASH_TCP_IPV4, rss_type::TCP_IPV4)),
-        (true, Some(UDP)) => Some((mrqc::HASH_UDP_IPV4, rss_type::UDP_IPV4)),
-        (false, Some(TCP)) => Some((mrqc::HASH_TCP_IPV6, rss_type::TCP_IPV6)),
-        (false, Some(UDP)) => Some((mrqc::HASH_UDP_IPV6, rss_type::UDP_IPV6)),
+/// What the write-back calls the packet.
+fn kind(input: &Input) -> u64 {
+    let network = if input.is_v4() { packet_type::IPV4 } else { packet_type::IPV6 };
+    match input.transport() {
+        Some(Transport::Tcp) => network | packet_type::TCP,
+        Some(Transport::Udp) => network | packet_type::UDP,
+        None => network,
+    }
+}
+
+/// What is hashed, and what that is called.
+fn covered(control: u32, input: &Input) -> Option<(&[u8], u64)> {
+    let ports = match (input.is_v4(), input.transport()) {
+        (true, Some(Transport::Tcp)) => Some((mrqc::HASH_TCP_IPV4, rss_type::TCP_IPV4)),
+        (true, Some(Transport::Udp)) => Some((mrqc::HASH_UDP_IPV4, rss_type::UDP_IPV4)),
+        (false, Some(Transport::Tcp)) => Some((mrqc::HASH_TCP_IPV6, rss_type::TCP_IPV6)),
+        (false, Some(Transport::Udp)) => Some((mrqc::HASH_UDP_IPV6, rss_type::UDP_IPV6)),
         _ => None,
     };
-    let (asked, named) =
-        if v4 { (mrqc::HASH_IPV4, rss_type::IPV4) } else { (mrqc::HASH_IPV6, rss_type::IPV6) };
+    let (asked, named) = match input.is_v4() {
+        true => (mrqc::HASH_IPV4, rss_type::IPV4),
+        false => (mrqc::HASH_IPV6, rss_type::IPV6),
+    };
     match ports {
-        Some((bit, named)) if control & bit != 0 => Some((input.address_bytes + 4, named)),
-        _ => (control & asked != 0).then_some((input.address_bytes, named)),
+        Some((bit, named)) if control & bit != 0 => Some((input.addresses_and_ports(), named)),
+        _ => (control & asked != 0).then_some((input.addresses(), named)),
     }
-}
-
-fn parse(frame: &[u8]) -> Option<Input> {
-    let ethertype = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
-    let (kind, at) = match ethertype(12)? {
-        VLAN => (ethertype(16)?, 18),
-        kind => (kind, 14),
-    };
-    let packet = frame.get(at..)?;
-    match kind {
-        IPV4 => parse_v4(packet),
-        IPV6 => parse_v6(packet),
-        _ => None,
-    }
-}
-
-/// RFC 791.
-fn parse_v4(packet: &[u8]) -> Option<Input> {
-    let header: [u8; 20] = *packet.first_chunk()?;
-    let header_bytes = usize::from(header[0] & 0xf) * 4;
-    let fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0;
-    let transport = (!fragment).then_some(header[9]);
-    Some(with_ports(packet_type::IPV4, &header[12..20], transport, packet.get(header_bytes..)))
-}
-
-/// RFC 8200.
-fn parse_v6(packet: &[u8]) -> Option<Input> {
-    let header: [u8; 40] = *packet.first_chunk()?;
-    Some(with_ports(packet_type::IPV6, &header[8..40], Some(header[6]), packet.get(40..)))
-}
-
-fn with_ports(kind: u64, addresses: &[u8], transport: Option<u8>, rest: Option<&[u8]>) -> Input {
-    let mut input = Input { bytes: [0; 36], address_bytes: addresses.len(), transport: None, kind };
-    input.bytes[..addresses.len()].copy_from_slice(addresses);
-    let ports = rest.and_then(|rest| rest.first_chunk::<4>());
-    let named = match transport {
-        Some(TCP) => Some((TCP, packet_type::TCP)),
-        Some(UDP) => Some((UDP, packet_type::UDP)),
-        _ => None,
-    };
-    if let (Some(ports), Some((transport, kind))) = (ports, named) {
-        input.bytes[addresses.len()..addresses.len() + 4].copy_from_slice(ports);
-        input.transport = Some(transport);
-        input.kind |= kind;
-    }
-    input
-}
-
-/// For each one bit of the input, the 32 bits of the key that begin at the same position, xored.
-fn toeplitz(registers: &RegisterWords, input: &[u8]) -> u32 {
-    let key = |at: usize| registers[RSSRK.at(at / 4)].to_le_bytes()[at % 4];
-    let mut window = (0..8).fold(0u64, |window, at| window << 8 | u64::from(key(at)));
-    let mut hash = 0;
-    for (at, byte) in input.iter().enumerate() {
-        for bit in 0..8 {
-            if byte & 0x80 >> bit != 0 {
-                hash ^= (window << bit >> 32) as u32;
-            }
-        }
-        // The window's first 40 bits served this byte; the next byte starts 8 bits on.
-        window = window << 8 | if at + 8 < 40 { u64::from(key(at + 8)) } else { 0 };
-    }
-    hash
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::packet::{TCP, UDP};
 
     /// The key and the cases of Microsoft's "Verifying the RSS hash calculation".
     const KEY: [u8; 40] = [

@@ -4,7 +4,7 @@
 //! [`Virtio::step`], under one lock that register accesses take too; only commands are answered as they are notified. Its split
 //! queues are those of the `virtio-queue` crate, so what our ring code and theirs make of a queue must be the same; its packed
 //! queues are written from the specification. What a driver does against the specification is counted as a violation, never a
-//! panic. Not there: interrupts, offloads, RSS, indirect descriptors, live migration.
+//! panic. Not there: interrupts, offloads, indirect descriptors, live migration.
 
 mod config;
 mod filter;
@@ -14,6 +14,7 @@ mod net;
 mod packed;
 mod queue;
 mod registers;
+mod rss;
 mod split;
 mod state;
 
@@ -22,6 +23,8 @@ use crate::wire::WireEnd;
 use config::BAR_BYTES;
 use pollring::bus::RegisterFile;
 use pollring::bus::simulated::{SimulatedIommu, SoftwareDevice};
+use pollring_drivers::nic::virtio::regs::hash;
+pub use rss::RssLimits;
 use state::State;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -56,6 +59,8 @@ pub struct VirtioConfig {
     pub pairs: u16,
     /// Entries of each queue at most.
     pub entries: u16,
+    /// Its RSS.
+    pub rss: RssLimits,
     /// Its order.
     pub completion: Completion,
     /// When it works.
@@ -75,6 +80,7 @@ impl VirtioConfig {
             without: 0,
             pairs: 4,
             entries: 4096,
+            rss: RssLimits { key_bytes: 40, table_entries: 128, hash_types: hash::ALL },
             completion: Completion::InOrder,
             wakeup: Wakeup::Polling,
             seed: 0,

@@ -1,6 +1,7 @@
 //! The work of one step: control commands, then frames out, then frames in.
 
 use super::queue::{Buffer, Engine};
+use super::rss::Spread;
 use super::state::State;
 use super::{Completion, Wakeup};
 use crate::wire::WireEnd;
@@ -102,27 +103,36 @@ impl State {
     }
 
     fn receive(&mut self, budget: usize) -> usize {
-        let (mut frame, mut moved) = (Vec::new(), 0);
+        let (mut frame, mut moved) = (std::mem::take(&mut self.held), 0);
         let wire = self.made.wire.clone();
-        while moved < budget && wire.waiting() > 0 {
-            // By turns, for want of a hash.
-            let pair = usize::from(self.next_pair % self.pairs.max(1));
-            let Some(mut engine) = self.wake(pair * 2) else { break };
-            // Frames wait on the wire for buffers, as they do in front of QEMU's device.
-            if !engine.waits(&mut self.memory) || !wire.receive_into(&mut frame) {
-                self.rest(pair * 2, engine, true);
-                break;
-            }
-            moved += 1;
+        while moved < budget && (!frame.is_empty() || wire.receive_into(&mut frame)) {
             if self.filter.passes(&frame) {
+                let number = self.pair_for(&frame) * 2;
+                let Some(mut engine) = self.wake(number) else { break };
+                // Frames wait for buffers in front of the device, as they do in front of QEMU's.
+                if !engine.waits(&mut self.memory) {
+                    self.rest(number, engine, true);
+                    break;
+                }
+                self.deliver(number, &mut engine, &frame);
+                self.rest(number, engine, false);
                 self.next_pair = self.next_pair.wrapping_add(1);
-                self.deliver(pair * 2, &mut engine, &frame);
             } else {
                 self.counted.filtered += 1;
             }
-            self.rest(pair * 2, engine, false);
+            frame.clear();
+            moved += 1;
         }
+        self.held = frame;
         moved
+    }
+
+    /// By hash, or by turns for want of one.
+    fn pair_for(&self, frame: &[u8]) -> usize {
+        usize::from(match &self.spread {
+            Some(spread) => spread.pair(frame),
+            None => self.next_pair % self.pairs.max(1),
+        })
     }
 
     /// Writes one frame into as many buffers as it needs (5.1.6.4); without buffers it is lost.
@@ -204,12 +214,25 @@ impl State {
             if pairs == 0 || pairs > self.made.pairs || !self.accepted(feature::MQ) {
                 return ERROR;
             }
-            self.pairs = pairs;
+            (self.pairs, self.spread) = (pairs, None);
             return command::OK;
+        }
+        if (*class, *number) == command::SET_RSS && self.accepted(feature::RSS) {
+            return self.spread(data);
         }
         self.filter.command(*class, *number, data).unwrap_or_else(|| {
             self.violation(format!("control command {class}.{number} of {} bytes", data.len()));
             ERROR
         })
+    }
+
+    /// Spreads by hash from now on (5.1.6.5.7.1).
+    fn spread(&mut self, data: &[u8]) -> u8 {
+        let Some(spread) = Spread::parse(data, self.made.rss, self.made.pairs) else {
+            self.violation(format!("a spread that this device cannot do, of {} bytes", data.len()));
+            return ERROR;
+        };
+        (self.pairs, self.spread) = (spread.senders, Some(spread));
+        command::OK
     }
 }

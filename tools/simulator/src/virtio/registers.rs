@@ -58,6 +58,10 @@ impl State {
         {
             space[at..at + 2].copy_from_slice(&value.to_le_bytes());
         }
+        space[config::RSS_KEY_BYTES] = self.made.rss.key_bytes;
+        space[config::RSS_TABLE_ENTRIES..config::HASH_TYPES]
+            .copy_from_slice(&self.made.rss.table_entries.to_le_bytes());
+        space[config::HASH_TYPES..config::BYTES].copy_from_slice(&self.made.rss.hash_types.to_le_bytes());
         (0..bytes).rev().fold(0, |value, byte| value << 8 | u32::from(*space.get(at + byte).unwrap_or(&0)))
     }
 
@@ -108,10 +112,10 @@ impl State {
         self.status = value | self.status & status::NEEDS_RESET;
         if added & status::FEATURES_OK != 0 {
             let good = self.features & !self.offered() == 0 && self.accepted(feature::VERSION_1);
-            // ACCESS_PLATFORM must be accepted where it is offered (6.1), and MQ needs a control queue (5.1.3.1).
+            // ACCESS_PLATFORM must be accepted where it is offered (6.1), and MQ and RSS need a control queue (5.1.3.1).
             let access =
                 self.accepted(feature::ACCESS_PLATFORM) || self.offered() & feature::ACCESS_PLATFORM == 0;
-            let queues = !self.accepted(feature::MQ) || self.accepted(feature::CTRL_VQ);
+            let queues = !self.accepted(feature::MQ | feature::RSS) || self.accepted(feature::CTRL_VQ);
             if !(good && access && queues) {
                 self.violation(format!("features {:#x} do not go together", self.features));
                 self.status &= !status::FEATURES_OK;

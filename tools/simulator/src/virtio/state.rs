@@ -5,6 +5,7 @@ use super::filter::Filter;
 use super::lying::Lying;
 use super::memory::Memory;
 use super::queue::{Engine, Place, Terms};
+use super::rss::Spread;
 use super::{Counters, VirtioConfig, Wakeup};
 use crate::random::Random;
 use pollring_drivers::nic::virtio::regs::{feature, status};
@@ -17,6 +18,7 @@ const HAS: u64 = feature::MTU
     | feature::CTRL_VQ
     | feature::CTRL_RX
     | feature::MQ
+    | feature::RSS
     | feature::EVENT_IDX
     | feature::VERSION_1
     | feature::ACCESS_PLATFORM
@@ -50,6 +52,10 @@ pub(super) struct State {
     /// Pairs that the driver uses.
     pub pairs: u16,
     pub next_pair: u16,
+    /// How flows are spread, if by hash.
+    pub spread: Option<Spread>,
+    /// The frame that waits for a buffer of its queue; empty where there is none.
+    pub held: Vec<u8>,
     pub counted: Counters,
     pub violations: Vec<String>,
     pub lying: Option<Lying>,
@@ -74,6 +80,8 @@ impl State {
             filter: Filter::new(made.mac),
             pairs: 1,
             next_pair: 0,
+            spread: None,
+            held: Vec::new(),
             counted: Counters::default(),
             violations: Vec::new(),
             lying: made.lies.map(Lying::new),
@@ -100,7 +108,7 @@ impl State {
         };
         self.queues = (0..self.queue_count()).map(|_| slot()).collect();
         self.filter = Filter::new(self.made.mac);
-        (self.pairs, self.next_pair) = (1, 0);
+        (self.pairs, self.next_pair, self.spread) = (1, 0, None);
         self.counted.dma_faults += std::mem::take(&mut self.memory.faults);
         self.set_gate();
     }
@@ -128,7 +136,7 @@ impl State {
     }
 
     pub(super) fn offered(&self) -> u64 {
-        let pairs = if self.made.pairs > 1 { 0 } else { feature::MQ };
+        let pairs = if self.made.pairs > 1 { 0 } else { feature::MQ | feature::RSS };
         HAS & !self.made.without & !pairs
     }
 
@@ -138,7 +146,7 @@ impl State {
 
     /// The control queue's number (5.1.2).
     pub(super) fn control_queue(&self) -> usize {
-        if self.accepted(feature::MQ) { usize::from(self.made.pairs) * 2 } else { 2 }
+        if self.accepted(feature::MQ | feature::RSS) { usize::from(self.made.pairs) * 2 } else { 2 }
     }
 
     pub(super) fn is_running(&self) -> bool {
