@@ -64,6 +64,27 @@ fn it_starts_again_with_another_configuration() {
 }
 
 #[test]
+fn its_receive_pool_outlives_the_handle_that_came_with_the_configuration() {
+    on_every_port(|mut side| {
+        let other = pool(7, 256, &side.space);
+        let config = PortConfig { rx_entries: 64, tx_entries: 64, ..PortConfig::new(&other) };
+        drop(other);
+        let mut queues = side.start_with(&config);
+        drop(config);
+        let (mut rx, tx) = (queues.rx.remove(0), queues.tx.remove(0));
+        let (mut caches, mut burst, mut random) = (Caches::new("test"), Burst::new(), Random(seed()));
+        for _ in 0..300 {
+            rx.refill(&mut caches);
+            side.send_in(&random.frame(mac(0)));
+            settle(&side);
+            assert_eq!(rx.receive(&mut burst), 1);
+            caches.put_all(&mut burst);
+        }
+        side.port.stop(Queues { rx: vec![rx], tx: vec![tx] }).unwrap();
+    });
+}
+
+#[test]
 fn what_does_not_fit_stays_in_the_burst_in_order() {
     on_every_port(|mut side| {
         let (rx, mut tx) = side.start(64);

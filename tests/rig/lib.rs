@@ -174,7 +174,8 @@ fn open_port<D: Bench + 'static>(
     (entry.open)(opened, space)
 }
 
-fn pool(number: u8, frames: usize, space: &AddressSpace) -> Pool<Both> {
+/// A pool for side `number` to receive to.
+pub fn pool(number: u8, frames: usize, space: &AddressSpace) -> Pool<Both> {
     let config = PoolConfig { pages: small_pages(), ..PoolConfig::new(&format!("pool {number}"), frames) };
     Pool::new(&config, &[space]).unwrap_or_else(|error| panic!("{error}"))
 }

@@ -6,6 +6,7 @@
 //! back. A driver's `Drop` calls [`abort`].
 
 use super::{Capabilities, PortConfig, PortError, Queues};
+use crate::buffer::{Both, Pool};
 use crate::ring::Session;
 
 /// What a port keeps of its life. `Run` is what a driver holds from start to stop.
@@ -14,11 +15,13 @@ pub struct Life<Run> {
     pub run: Option<Run>,
     /// Of this run, or of the last one: its queues may have outlived it.
     pub session: Session,
+    /// What the receive queues are filled from: it stays open while they run, whoever else drops it.
+    rx_pool: Option<Pool<Both>>,
 }
 
 impl<Run> Default for Life<Run> {
     fn default() -> Life<Run> {
-        Life { run: None, session: Session::new() }
+        Life { run: None, session: Session::new(), rx_pool: None }
     }
 }
 
@@ -79,6 +82,7 @@ pub fn start<P: Lifecycle>(port: &mut P, config: &PortConfig) -> Result<Queues, 
     }
     let (run, queues) = started?;
     port.life().run = Some(run);
+    port.life().rx_pool = Some(config.rx_pool.clone());
     Ok(queues)
 }
 
@@ -106,6 +110,7 @@ pub fn abort<P: Lifecycle>(port: &mut P) -> Result<(), PortError> {
     let ended = port.end_dma();
     port.keep_counts(&run);
     port.life().session.end();
+    port.life().rx_pool = None;
     ended
 }
 
