@@ -14,6 +14,7 @@ use pollring::hugepages::pool::PoolError as HugePagesError;
 use pollring::iova::IovaError;
 use pollring::os::AffinityError;
 use pollring::port::PortError;
+use pollring::rdma::RdmaError;
 use pollring::worker::WorkerError;
 use pollring_simulator::runner::RunnerError;
 use pollring_simulator::serve::ServeError;
@@ -62,6 +63,9 @@ pub(crate) enum AppError {
     /// A copy engine.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// An RDMA device.
+    #[error(transparent)]
+    Rdma(#[from] RdmaError),
     /// A worker.
     #[error(transparent)]
     Worker(#[from] WorkerError),

@@ -14,6 +14,7 @@ mod forward;
 mod hugepages;
 mod output;
 mod ports;
+mod rdma;
 mod simulate;
 
 use clap::{ArgAction, Parser, Subcommand};
@@ -47,6 +48,8 @@ enum Command {
     Forward(forward::Arguments),
     /// Run a copy engine, and check and measure it
     Copy(copy::Arguments),
+    /// Show and measure RDMA
+    Rdma(rdma::Arguments),
     /// Serve a software device to QEMU or another vfio-user client
     Simulate(simulate::Arguments),
 }
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Command::Hugepages(arguments) => hugepages::run(arguments),
         Command::Forward(arguments) => forward::run(arguments),
         Command::Copy(arguments) => copy::run(arguments),
+        Command::Rdma(arguments) => rdma::run(arguments),
         Command::Simulate(arguments) => simulate::run(arguments),
     });
     match done {

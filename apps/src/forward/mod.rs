@@ -10,7 +10,7 @@ mod faults;
 mod options;
 mod poller;
 mod setup;
-mod signals;
+pub(crate) mod signals;
 mod simulated;
 mod summary;
 mod table;

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether a signal came.
-pub(super) struct StopFlag(Arc<AtomicBool>);
+pub(crate) struct StopFlag(Arc<AtomicBool>);
 
 impl StopFlag {
     /// Watches both signals from now on.
     ///
     /// # Errors
     /// The kernel's errno from sigaction(2).
-    pub(super) fn install() -> Result<StopFlag, AppError> {
+    pub(crate) fn install() -> Result<StopFlag, AppError> {
         let asked = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
             // In this order: at the first signal the flag is still down, so the default action waits for a second one.
@@ -29,7 +29,7 @@ impl StopFlag {
     }
 
     /// Whether a clean stop was asked for.
-    pub(super) fn is_set(&self) -> bool {
+    pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
