@@ -15,20 +15,20 @@ const OPERATIONS: u64 = 100_000;
 
 /// Whether the engine is honest.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Copies {
+pub enum Copies {
     True,
     OneBitFlipped,
 }
 
 /// An engine that is served.
-struct Served {
+pub struct Served {
     child: Child,
     stdout: BufReader<ChildStdout>,
     folder: TempDir,
 }
 
 impl Served {
-    fn start(copies: Copies) -> Served {
+    pub fn start(copies: Copies) -> Served {
         let folder = tempfile::Builder::new().prefix("pollring-copy-").tempdir().unwrap();
         let mut command = Command::new(guest::programs().join("pollring"));
         command.args(["simulate", "ioat", "--socket"]).arg(folder.path().join("socket"));
@@ -43,7 +43,7 @@ impl Served {
         Served { child, stdout, folder }
     }
 
-    fn machine(&self) -> Machine {
+    pub fn machine(&self) -> Machine {
         let socket = self.folder.path().join("socket");
         let device = format!(
             r#"{{"driver":"vfio-user-pci","bus":"served","socket":{{"type":"unix","path":"{}"}}}}"#,
@@ -54,7 +54,7 @@ impl Served {
     }
 
     /// Ends it; what it counted.
-    fn end(mut self) -> String {
+    pub fn end(mut self) -> String {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
         let mut summary = String::new();
@@ -81,7 +81,7 @@ fn run(copies: Copies, script: &str) -> (Finished, String) {
 }
 
 /// Descriptors that the engine executed, by its summary.
-fn descriptors(report: &str) -> u64 {
+pub fn descriptors(report: &str) -> u64 {
     let line = report.lines().find_map(|line| line.strip_prefix("descriptors")).unwrap_or_default();
     line.split(',').next().and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }
@@ -116,7 +116,8 @@ fn the_kernels_ioatdma_refuses_one_flipped_bit() {
     assert!(finished.stdout.contains("Self-test copy failed compare"), "{report}");
 }
 
-const TAKE: &str = r#"
+/// Puts the engine under vfio-pci.
+pub const TAKE: &str = r#"
 nic=/sys/bus/pci/devices/FIRST
 echo FIRST >$nic/driver/unbind 2>/dev/null; echo vfio-pci >$nic/driver_override; echo FIRST >/sys/bus/pci/drivers_probe
 echo bound to $(basename $(readlink $nic/driver))

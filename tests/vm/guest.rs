@@ -72,7 +72,7 @@ pub fn script(machine: Machine, script: &str) -> Running {
 pub fn finish(running: Running) -> Finished {
     let finished = running.wait().unwrap_or_else(|error| panic!("{error}"));
     assert!(
-        finished.status == 0 && !finished.stdout.contains("FAILED"),
+        finished.status == 0 && !finished.stdout.lines().any(|line| line.starts_with("FAILED")),
         "status {}\nstdout:\n{}\nstderr:\n{}\nconsole:\n{}",
         finished.status,
         finished.stdout,

@@ -9,5 +9,6 @@ mod copy;
 mod forward;
 mod guest;
 mod refused;
+mod selftest;
 mod trouble;
 mod virtio;

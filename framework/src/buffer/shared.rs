@@ -214,12 +214,46 @@ impl Shared {
     }
 }
 
-/// Copies private bytes into shared memory, in ascending order.
+/// From this length on, the processor's own string move is faster than words in a loop.
+const STRING_MOVE_BYTES: usize = 256;
+
+/// Moves what is worth a string move, and gives how many bytes that was. Those may arrive in any order, so the last 8 bytes are left
+/// to the caller: whoever sees them sees all before (SDM volume 1, 7.3.9.3: later stores are not reordered with it).
+///
+/// # Safety
+/// Both ranges of `bytes` are mapped for the length of the call, and no Rust reference to the shared one exists. The processor's
+/// move is not Rust's, so a race with other writers gives a mixture of bytes and nothing worse.
+#[inline]
+unsafe fn move_string(source: *const u8, destination: *mut u8, bytes: usize) -> usize {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if bytes >= STRING_MOVE_BYTES {
+        let moved = bytes - 8;
+        // SAFETY: the caller vouches for both ranges; the direction flag is clear in Rust code.
+        unsafe {
+            std::arch::asm!(
+                "rep movsb",
+                inout("rcx") moved => _,
+                inout("rsi") source => _,
+                inout("rdi") destination => _,
+                options(nostack, preserves_flags)
+            );
+        }
+        return moved;
+    }
+    let _ = (source, destination, bytes >= STRING_MOVE_BYTES);
+    0
+}
+
+/// Copies private bytes into shared memory. Whoever sees the last bytes sees all others.
 ///
 /// # Safety
 /// `destination..+source.len()` is mapped writable for the length of the call and reached only by atomic accesses or by
 /// devices meanwhile.
 pub(crate) unsafe fn copy_to_shared(source: &[u8], destination: *mut u8) {
+    // SAFETY: the caller vouches for `source.len()` bytes at both.
+    let moved = unsafe { move_string(source.as_ptr(), destination, source.len()) };
+    // SAFETY: `moved` is at most the length.
+    let (source, destination) = (&source[moved..], unsafe { destination.add(moved) });
     let head = source.len().min(destination.align_offset(8));
     let (first, rest) = source.split_at(head);
     let (words, last) = rest.as_chunks::<8>();
@@ -237,12 +271,16 @@ pub(crate) unsafe fn copy_to_shared(source: &[u8], destination: *mut u8) {
     last.iter().enumerate().for_each(|(at, value)| byte(tail + at, *value));
 }
 
-/// Copies shared memory into private bytes, in ascending order.
+/// Copies shared memory into private bytes.
 ///
 /// # Safety
 /// `source..+destination.len()` is mapped readable for the length of the call and written only by atomic accesses or by
 /// devices meanwhile.
 pub(crate) unsafe fn copy_from_shared(source: *const u8, destination: &mut [u8]) {
+    // SAFETY: the caller vouches for `destination.len()` bytes at both.
+    let moved = unsafe { move_string(source, destination.as_mut_ptr(), destination.len()) };
+    // SAFETY: `moved` is at most the length.
+    let (source, destination) = (unsafe { source.add(moved) }, &mut destination[moved..]);
     let head = destination.len().min(source.align_offset(8));
     let tail = destination.len() - (destination.len() - head) % 8;
     let byte = |at: usize| {
@@ -267,8 +305,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn copies_move_exactly_their_bytes(offset in 0usize..40, data in prop::collection::vec(any::<u8>(), 0..200)) {
-            let mut memory = vec![0xa5u8; 256];
+        fn copies_move_exactly_their_bytes(offset in 0usize..40, data in prop::collection::vec(any::<u8>(), 0..600)) {
+            let mut memory = vec![0xa5u8; 640];
             // SAFETY: the vector is longer than offset and data together, and this thread alone uses it.
             unsafe { copy_to_shared(&data, memory.as_mut_ptr().add(offset)) };
             prop_assert_eq!(&memory[offset..offset + data.len()], &data[..]);

@@ -33,6 +33,11 @@ impl Cache {
         self.0.join("root")
     }
 
+    /// Linux's own test programs.
+    pub fn selftests(&self) -> PathBuf {
+        self.0.join("selftests")
+    }
+
     /// The kernel's image, and its initial file system if it needs one.
     pub fn kernel(&self, kernel: Kernel) -> (PathBuf, Option<PathBuf>) {
         match kernel {

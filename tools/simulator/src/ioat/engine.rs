@@ -8,8 +8,8 @@ use crate::hostile::Lie;
 use pollring_drivers::copy::ioat::desc::{self, control};
 use pollring_drivers::copy::ioat::regs::{chanctrl, chanerr, chansts};
 
-/// Bytes that are moved at a time.
-const CHUNK: usize = 4096;
+/// Bytes that are moved at a time: what fits a core's first cache.
+pub(super) const CHUNK: usize = 16 << 10;
 
 /// The longest transfer (XFERCAP).
 const LONGEST: usize = 1 << 20;
@@ -85,8 +85,8 @@ impl State {
     }
 
     fn copy(&mut self, descriptor: &Descriptor, bytes: usize) -> Result<(), u32> {
-        let mut chunk = [0; CHUNK];
-        let memory = self.memory().ok_or(chanerr::READ_DATA)?;
+        let State { chunk, iommu, flips, .. } = self;
+        let memory = iommu.as_ref().ok_or(chanerr::READ_DATA)?;
         for done in (0..bytes).step_by(CHUNK) {
             let part = &mut chunk[..(bytes - done).min(CHUNK)];
             let (from, to) = (
@@ -94,7 +94,7 @@ impl State {
                 descriptor.destination.wrapping_add(done as u64),
             );
             memory.dma_read(from, part).map_err(|_| chanerr::SOURCE_ADDRESS)?;
-            if self.flips && done == 0 {
+            if *flips && done == 0 {
                 part[part.len() / 2] ^= 1;
             }
             memory.dma_write(to, part).map_err(|_| chanerr::DESTINATION_ADDRESS)?;
@@ -104,10 +104,11 @@ impl State {
     }
 
     fn fill(&mut self, descriptor: &Descriptor, bytes: usize) -> Result<(), u32> {
-        let mut chunk = [0; CHUNK];
-        chunk.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = descriptor.source.to_le_bytes());
-        chunk[0] ^= u8::from(self.flips);
-        let memory = self.memory().ok_or(chanerr::WRITE_DATA)?;
+        let State { chunk, iommu, flips, .. } = self;
+        let pattern = &mut chunk[..bytes.min(CHUNK).next_multiple_of(8)];
+        pattern.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = descriptor.source.to_le_bytes());
+        pattern[0] ^= u8::from(*flips);
+        let memory = iommu.as_ref().ok_or(chanerr::WRITE_DATA)?;
         for done in (0..bytes).step_by(CHUNK) {
             let to = descriptor.destination.wrapping_add(done as u64);
             let part = &chunk[..(bytes - done).min(CHUNK)];

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Descriptors that one turn of a thread executes at most.
-const BUDGET_DESCRIPTORS: usize = 64;
+const BUDGET_DESCRIPTORS: usize = 16;
 
 /// Whether copies are true.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,11 +50,30 @@ pub struct Ioat {
     vector_table: Arc<VectorTable>,
 }
 
-struct Bar(Mutex<State>);
+struct Bar {
+    state: Mutex<State>,
+    /// Accesses that want the lock, and those that got it.
+    waiting: AtomicU32,
+    served: AtomicU32,
+}
 
 impl Bar {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.served.fetch_add(1, Ordering::Relaxed);
+        state
+    }
+
+    /// The lock for the engine. A mutex is not fair: an engine that is busy for seconds would get it every time, and QEMU gives a
+    /// register access 5 s.
+    fn lock_last(&self) -> MutexGuard<'_, State> {
+        let served = self.served.load(Ordering::Relaxed);
+        while self.waiting.load(Ordering::Relaxed) > 0 && self.served.load(Ordering::Relaxed) == served {
+            std::thread::yield_now();
+        }
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -62,12 +81,13 @@ impl Ioat {
     /// A device after power-on, honest or not.
     pub fn new(copies: Copies, lies: Option<Lies>) -> Arc<Ioat> {
         let state = State::new(copies == Copies::OneBitFlipped, lies.map(Liar::new));
-        Arc::new(Ioat { bar: Arc::new(Bar(Mutex::new(state))), vector_table: Arc::default() })
+        let bar = Bar { state: Mutex::new(state), waiting: AtomicU32::new(0), served: AtomicU32::new(0) };
+        Arc::new(Ioat { bar: Arc::new(bar), vector_table: Arc::default() })
     }
 
     /// Executes up to `budget` descriptors; gives how many.
     pub fn step(&self, budget: usize) -> usize {
-        self.bar.lock().step(budget)
+        self.bar.lock_last().step(budget)
     }
 
     /// What it counted.

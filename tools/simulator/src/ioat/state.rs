@@ -2,6 +2,7 @@
 
 use super::Counters;
 use super::config::{ConfigSpace, Effect};
+use super::engine::CHUNK;
 use crate::hostile::{Liar, Lie};
 use pollring::bus::simulated::{Interrupts, SimulatedIommu};
 use pollring_drivers::copy::ioat::regs::{capability, chancmd, chanctrl, chansts, intrctrl};
@@ -19,6 +20,8 @@ pub(super) struct State {
     pub(super) interrupts: Option<Arc<dyn Interrupts>>,
     pub(super) unplugged: bool,
     pub(super) flips: bool,
+    /// Data on its way.
+    pub(super) chunk: Box<[u8]>,
     pub(super) liar: Option<Liar>,
     pub(super) counters: Counters,
     pub(super) channel: Channel,
@@ -89,6 +92,7 @@ impl State {
             interrupts: None,
             unplugged: false,
             flips,
+            chunk: vec![0; CHUNK].into(),
             liar,
             counters: Counters::default(),
             channel: Channel::after_reset(),
@@ -175,7 +179,7 @@ impl State {
 
     pub(super) fn interrupt(&mut self) {
         self.attention |= 1;
-        if self.interrupt_control & intrctrl::MASTER_ENABLE != 0
+        if self.interrupt_control & (intrctrl::MASTER_ENABLE | intrctrl::MSIX_CONTROL) != 0
             && let Some(interrupts) = &self.interrupts
         {
             self.counters.interrupts += 1;
