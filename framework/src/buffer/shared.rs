@@ -227,18 +227,18 @@ const STRING_MOVE_BYTES: usize = 256;
 unsafe fn move_string(source: *const u8, destination: *mut u8, bytes: usize) -> usize {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if bytes >= STRING_MOVE_BYTES {
-        let moved = bytes - 8;
+        let words = bytes / 8 - 1;
         // SAFETY: the caller vouches for both ranges; the direction flag is clear in Rust code.
         unsafe {
             std::arch::asm!(
-                "rep movsb",
-                inout("rcx") moved => _,
+                "rep movsq",
+                inout("rcx") words => _,
                 inout("rsi") source => _,
                 inout("rdi") destination => _,
                 options(nostack, preserves_flags)
             );
         }
-        return moved;
+        return words * 8;
     }
     let _ = (source, destination, bytes >= STRING_MOVE_BYTES);
     0
