@@ -16,7 +16,7 @@ fn run(copies: Copies, cases: &[&str]) -> (Finished, String) {
         format!("timeout 180 {} -r vfio_pci_driver_test.iommufd.{case} {FIRST} 2>&1; echo", program.display())
     };
     let cases: Vec<String> = cases.iter().map(run).collect();
-    let huge = "echo always >/sys/kernel/mm/transparent_hugepage/enabled";
+    let huge = "cd /sys/kernel/mm/transparent_hugepage; echo always >enabled; echo always >shmem_enabled; cat enabled shmem_enabled; cd /";
     let script = format!("{huge}\n{}\n{}\nexit 0", TAKE.replace("FIRST", FIRST), cases.join("\n"));
     let finished = guest::finish(guest::script(machine, &script));
     let report = format!("{}\n{}\nconsole:\n{}", served.end(), finished.stdout, finished.console);
