@@ -77,8 +77,12 @@ pub struct EngineEntry {
 
 /// Every copy engine that the drivers of this crate know.
 pub fn engines() -> &'static [EngineEntry] {
-    copy::ioat::DEVICES
+    ENGINES
 }
+
+const ENGINES: &[EngineEntry] = &[copy::ioat::DEVICES[0], copy::ioat::DEVICES[1], copy::edu::DEVICES[0]];
+
+const _: () = assert!(ENGINES.len() == copy::ioat::DEVICES.len() + copy::edu::DEVICES.len());
 
 /// The entry for an engine; the first that matches counts.
 pub fn find_engine(table: &[EngineEntry], vendor: u16, device: u16) -> Option<&EngineEntry> {

@@ -2,10 +2,12 @@
 //!
 //! `guest` boots and drives, `cable` is the traffic at the wires' far ends. The machine comes from `tools/machine/prepare`.
 
+mod bar;
 mod cable;
 mod certify;
 mod confine;
 mod copy;
+mod edu;
 mod forward;
 mod guest;
 mod refused;

@@ -12,7 +12,7 @@ pub(crate) use engine::ENGINE_FORMS;
 use crate::error::AppError;
 use crate::output::{self, Format, Screen};
 use clap::ValueEnum;
-use engine::EngineName;
+use engine::{BarName, EngineName, Wanted};
 use pollring::copy::Capabilities;
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -39,6 +39,9 @@ pub(crate) struct Arguments {
     /// What to do, in turns
     #[arg(long, value_enum, value_delimiter = ',', default_value = "copy")]
     ops: Vec<Op>,
+    /// Write the results into the memory behind a BAR of another device: pci:ADDRESS,bar=N
+    #[arg(long, value_name = "BAR")]
+    into: Option<String>,
     /// Compare every result with what it must be
     #[arg(long)]
     verify: bool,
@@ -83,10 +86,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), AppError> {
     let stop = watch_signals()?;
     let format = Format::from_switch(arguments.json);
     let mut screen = Screen::new(format);
-    let bytes = arguments.size * arguments.depth * 2;
-    let opened = engine::open(&arguments.engine, &name, arguments.depth, bytes)?;
+    let Arguments { size, depth, .. } = *arguments;
+    let into = arguments.into.as_deref().map(parse_target).transpose()?;
+    let opened = engine::open(&arguments.engine, &name, &Wanted { depth, bytes: size * depth, into })?;
     fits(arguments, opened.channel.limits().capabilities, opened.channel.limits().max_bytes)?;
-    let mut work = Work::new(opened, arguments.size, arguments.depth, &arguments.ops, arguments.verify);
+    let mut work = Work::new(opened, size, depth, &arguments.ops, arguments.verify);
     let duration = Duration::from_secs_f64(arguments.duration);
     let (start, mut shown) = (Instant::now(), 0);
     while start.elapsed() < duration && !stop.load(Ordering::Relaxed) && !screen.is_lost() && work.goes_on() {
@@ -106,6 +110,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), AppError> {
     }
     let reasons = summary.reasons();
     if reasons.is_empty() { screen.close() } else { Err(AppError::Failed(reasons)) }
+}
+
+fn parse_target(text: &str) -> Result<BarName, AppError> {
+    text.parse().map_err(|error| AppError::Usage(format!("--into {text}: {error}")))
 }
 
 fn check(arguments: &Arguments) -> Result<EngineName, AppError> {

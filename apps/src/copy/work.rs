@@ -92,17 +92,21 @@ impl Work {
     }
 
     fn operation(&mut self, number: u64) -> Option<Operation> {
-        let place = (number % self.depth as u64) as usize * self.size * 2;
-        let memory = &self.opened.memory;
-        let destination = memory.slice(place + self.size, self.size).ok()?;
+        let place = self.place(number);
+        let Opened { sources, results, .. } = &self.opened;
+        let destination = results.slice(place, self.size).ok()?;
         if self.op(number) == Op::Fill {
             return Some(Operation::fill(destination, pattern(number), number));
         }
         if self.verify {
             expect(&mut self.expected, number, Op::Copy);
-            memory.copy_in(place, &self.expected).ok()?;
+            sources.copy_in(place, &self.expected).ok()?;
         }
-        Some(Operation::copy(memory.slice(place, self.size).ok()?, destination, number))
+        Some(Operation::copy(sources.slice(place, self.size).ok()?, destination, number))
+    }
+
+    fn place(&self, number: u64) -> usize {
+        (number % self.depth as u64) as usize * self.size
     }
 
     fn op(&self, number: u64) -> Op {
@@ -130,10 +134,9 @@ impl Work {
         self.done += 1;
         if self.verify {
             let number = completion.cookie();
-            let place = (number % self.depth as u64) as usize * self.size * 2 + self.size;
-            let op = self.op(number);
+            let (place, op) = (self.place(number), self.op(number));
             expect(&mut self.expected, number, op);
-            let read = self.opened.memory.copy_out(place, &mut self.found).is_ok();
+            let read = self.opened.results.copy_out(place, &mut self.found).is_ok();
             self.verified += 1;
             self.corrupt += u64::from(!read || self.found != self.expected);
         }

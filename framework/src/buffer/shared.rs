@@ -4,7 +4,8 @@
 //! keeps it mapped. A copy of memory that changes meanwhile is a mixture of old and new bytes, never undefined behaviour:
 //! each byte is moved by a relaxed atomic access.
 
-use crate::iova::{Iova, Mapping};
+use crate::bus::MappedBar;
+use crate::iova::{BarMapping, Iova, Mapping};
 use pollring_hugepages::Region;
 use std::ops::Range;
 use std::sync::Arc;
@@ -50,6 +51,10 @@ pub struct Shared {
 enum Memory {
     Local(Arc<Region>),
     Mapped(Arc<Mapping>),
+    /// A device's memory, which only the CPU reaches.
+    Bar(Arc<MappedBar>),
+    /// A device's memory, which other devices reach too.
+    MappedBar(Arc<BarMapping>),
 }
 
 impl Shared {
@@ -63,6 +68,18 @@ impl Shared {
     pub fn mapped(mapping: Arc<Mapping>) -> Shared {
         let window = 0..mapping.placement().region().bytes();
         Shared { memory: Memory::Mapped(mapping), window }
+    }
+
+    /// The memory behind a whole BAR.
+    pub fn bar(bar: Arc<MappedBar>) -> Shared {
+        let window = 0..bar.bytes();
+        Shared { memory: Memory::Bar(bar), window }
+    }
+
+    /// The memory behind a whole BAR, which the devices of the mapping's space reach. The mapping lives as long as a handle does.
+    pub fn mapped_bar(mapping: Arc<BarMapping>) -> Shared {
+        let window = 0..mapping.bar().bytes();
+        Shared { memory: Memory::MappedBar(mapping), window }
     }
 
     /// Its size.
@@ -102,7 +119,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Copies `bytes` from another shared memory. Overlapping parts of one memory end in a mixture.
+    /// Copies `bytes` from another shared memory. Overlapping parts of one memory end in a mixture; whoever sees the last bytes
+    /// sees all others.
     ///
     /// # Errors
     /// Out of bounds on either side; nothing is written then.
@@ -113,10 +131,11 @@ impl Shared {
         from: usize,
         bytes: usize,
     ) -> Result<(), SharedError> {
-        source.check(from, bytes)?;
-        self.check(at, bytes)?;
+        let (origin, target) = (source.pointer(from, bytes)?, self.pointer(at, bytes)?);
+        // SAFETY: `pointer` checked the bounds, both handles keep their memory mapped, and neither is ever behind a reference.
+        let moved = unsafe { move_string(origin, target, bytes) };
         let mut block = [0u8; 512];
-        for done in (0..bytes).step_by(block.len()) {
+        for done in (moved..bytes).step_by(block.len()) {
             let part = &mut block[..(bytes - done).min(512)];
             source.copy_out(from + done, part)?;
             self.copy_in(at + done, part)?;
@@ -124,15 +143,17 @@ impl Shared {
         Ok(())
     }
 
-    /// Fills `bytes` with a repeated little-endian pattern.
+    /// Fills `bytes` with a repeated little-endian pattern. Whoever sees the last bytes sees all others.
     ///
     /// # Errors
     /// Out of bounds; nothing is written then.
     pub fn fill(&self, at: usize, bytes: usize, pattern: u64) -> Result<(), SharedError> {
-        self.check(at, bytes)?;
+        let target = self.pointer(at, bytes)?;
+        // SAFETY: `pointer` checked the bounds, the handle keeps the memory mapped, and it is never behind a reference.
+        let filled = unsafe { fill_string(pattern, target, bytes) };
         let mut block = [0u8; 512];
         block.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = pattern.to_le_bytes());
-        for done in (0..bytes).step_by(block.len()) {
+        for done in (filled..bytes).step_by(block.len()) {
             self.copy_in(at + done, &block[..(bytes - done).min(512)])?;
         }
         Ok(())
@@ -178,12 +199,12 @@ impl Shared {
     /// Out of bounds, or no device reaches the memory.
     pub fn iova(&self, offset: usize) -> Result<Iova, SharedError> {
         self.check(offset, 1)?;
-        match &self.memory {
-            Memory::Local(_) => Err(SharedError::NotMapped),
-            Memory::Mapped(mapping) => {
-                Ok(Iova::new(mapping.placement().iova().bits() + (self.window.start + offset) as u64))
-            }
-        }
+        let first = match &self.memory {
+            Memory::Local(_) | Memory::Bar(_) => return Err(SharedError::NotMapped),
+            Memory::Mapped(mapping) => mapping.placement().iova(),
+            Memory::MappedBar(mapping) => mapping.iova(),
+        };
+        Ok(Iova::new(first.bits() + (self.window.start + offset) as u64))
     }
 
     fn check(&self, offset: usize, bytes: usize) -> Result<(), SharedError> {
@@ -196,12 +217,14 @@ impl Shared {
 
     fn pointer(&self, offset: usize, bytes: usize) -> Result<*mut u8, SharedError> {
         self.check(offset, bytes)?;
-        let region = match &self.memory {
-            Memory::Local(region) => region,
-            Memory::Mapped(mapping) => mapping.placement().region(),
+        let base = match &self.memory {
+            Memory::Local(region) => region.base(),
+            Memory::Mapped(mapping) => mapping.placement().region().base(),
+            Memory::Bar(bar) => bar.base(),
+            Memory::MappedBar(mapping) => mapping.bar().base(),
         };
-        // SAFETY: the window lies in the region, and `check` bounded the offset by the window.
-        Ok(unsafe { region.base().as_ptr().add(self.window.start + offset) })
+        // SAFETY: the window lies in the region or BAR, and `check` bounded the offset by the window.
+        Ok(unsafe { base.as_ptr().add(self.window.start + offset) })
     }
 
     fn word(&self, offset: usize) -> Result<&AtomicU64, SharedError> {
@@ -221,8 +244,8 @@ const STRING_MOVE_BYTES: usize = 256;
 /// to the caller: whoever sees them sees all before (SDM volume 1, 7.3.9.3: later stores are not reordered with it).
 ///
 /// # Safety
-/// Both ranges of `bytes` are mapped for the length of the call, and no Rust reference to the shared one exists. The processor's
-/// move is not Rust's, so a race with other writers gives a mixture of bytes and nothing worse.
+/// Both ranges of `bytes` are mapped for the length of the call, and no Rust reference to what is shared of them exists. The
+/// processor's move is not Rust's, so a race with other writers gives a mixture of bytes and nothing worse.
 #[inline]
 unsafe fn move_string(source: *const u8, destination: *mut u8, bytes: usize) -> usize {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -241,6 +264,32 @@ unsafe fn move_string(source: *const u8, destination: *mut u8, bytes: usize) -> 
         return words * 8;
     }
     let _ = (source, destination, bytes >= STRING_MOVE_BYTES);
+    0
+}
+
+/// Stores what is worth a string store of `pattern`, and gives how many bytes that was, a multiple of 8. The last 8 bytes are left
+/// to the caller, as by [`move_string`].
+///
+/// # Safety
+/// `destination..+bytes` is mapped writable for the length of the call, and no Rust reference to it exists.
+#[inline]
+unsafe fn fill_string(pattern: u64, destination: *mut u8, bytes: usize) -> usize {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if bytes >= STRING_MOVE_BYTES {
+        let words = bytes / 8 - 1;
+        // SAFETY: the caller vouches for the range; the direction flag is clear in Rust code.
+        unsafe {
+            std::arch::asm!(
+                "rep stosq",
+                inout("rcx") words => _,
+                inout("rdi") destination => _,
+                in("rax") pattern,
+                options(nostack, preserves_flags)
+            );
+        }
+        return words * 8;
+    }
+    let _ = (pattern, destination, bytes >= STRING_MOVE_BYTES);
     0
 }
 
@@ -301,9 +350,44 @@ pub(crate) unsafe fn copy_from_shared(source: *const u8, destination: &mut [u8])
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pollring_hugepages::{Pages, RegionConfig};
     use proptest::prelude::*;
 
+    fn memory() -> Shared {
+        let pages = Pages::Small4K { reason: "a unit test".into() };
+        let config = RegionConfig { name: "shared".into(), bytes: 4096, pages, node: None };
+        Shared::local(Arc::new(Region::allocate(&config).unwrap()))
+    }
+
+    fn bytes_of(memory: &Shared) -> Vec<u8> {
+        let mut bytes = vec![0; memory.bytes()];
+        memory.copy_out(0, &mut bytes).unwrap();
+        bytes
+    }
+
     proptest! {
+        #[test]
+        fn copies_between_shared_memories_and_fills_write_exactly_their_bytes(
+            from in 0usize..40,
+            at in 0usize..40,
+            data in prop::collection::vec(any::<u8>(), 0..1600),
+            pattern in any::<u64>(),
+        ) {
+            let (source, destination, length) = (memory(), memory(), data.len());
+            source.copy_in(from, &data).unwrap();
+            destination.copy_in(0, &[0xa5; 4096]).unwrap();
+            let mut expected = vec![0xa5; 4096];
+            destination.copy_from(at, &source, from, length).unwrap();
+            expected[at..at + length].copy_from_slice(&data);
+            prop_assert_eq!(bytes_of(&destination), &expected[..]);
+            destination.fill(at, length, pattern).unwrap();
+            let words = pattern.to_le_bytes();
+            expected[at..at + length].iter_mut().enumerate().for_each(|(index, byte)| *byte = words[index % 8]);
+            prop_assert_eq!(bytes_of(&destination), expected);
+            let (past, end) = (destination.fill(at, 4097 - at, 0), source.copy_from(at, &destination, 0, 4097 - at));
+            prop_assert!(past.is_err() && end.is_err() && destination.copy_from(0, &source, from, 4097 - from).is_err());
+        }
+
         #[test]
         fn copies_move_exactly_their_bytes(offset in 0usize..40, data in prop::collection::vec(any::<u8>(), 0..600)) {
             let mut memory = vec![0xa5u8; 640];

@@ -309,6 +309,7 @@ fn hex(word: &str) -> Option<u64> {
 mod tests {
     use super::FaultAccess::{Read as R, Write as W};
     use super::*;
+    use crate::iova::Direction;
     use std::io::Write;
 
     /// Lines as the kernels print them, with the headers of /dev/kmsg and dmesg, and what they say.
@@ -419,7 +420,8 @@ mod tests {
 
     #[test]
     fn a_fault_is_told_by_the_nearest_mapping() {
-        let range = |first, last, name: &str| Mapped { first, last, name: name.into() };
+        let range =
+            |first, last, name: &str| Mapped { first, last, direction: Direction::Both, name: name.into() };
         let mapped = [
             range(0x20_0000, 0x3f_ffff, "port 0 pool"),
             range(0x80_0000, 0x80_0fff, "rings"),

@@ -277,22 +277,41 @@ impl Device {
         Ok(())
     }
 
+    /// The memory behind BAR `bar`, once: an accelerator's, for [`Shared::bar`](crate::buffer::Shared::bar) and for engines of
+    /// another space ([`AddressSpace::map_bar`]).
+    ///
+    /// # Errors
+    /// Handed out before, refused by the bus, or a BAR that is not mapped in one piece.
+    pub fn memory(&mut self, bar: u8) -> Result<Arc<MappedBar>, BusError> {
+        match self.take_window(bar)? {
+            Window::Mapped(mapped) => Ok(Arc::new(mapped)),
+            _ => {
+                let what = "it holds registers and is not mapped in one piece; choose a BAR of memory";
+                Err(self.refused("use a BAR as memory", io::Error::new(io::ErrorKind::Unsupported, what)))
+            }
+        }
+    }
+
     /// Opens BAR `bar`, once.
     ///
     /// # Errors
     /// Handed out before, or refused by the bus.
     pub fn window(&mut self, bar: u8) -> Result<Registers, BusError> {
+        Ok(match self.take_window(bar)? {
+            Window::Mapped(mapped) => Registers::mapped(mapped, self.status.clone()),
+            Window::Partial(mapped, file) => Registers::partial(mapped, file, self.status.clone()),
+            Window::Software(file, bytes) => Registers::software(file, bytes, self.status.clone()),
+        })
+    }
+
+    fn take_window(&mut self, bar: u8) -> Result<Window, BusError> {
         let bit = 1 << (bar & 7);
         if self.windows_taken & bit != 0 {
             return Err(BusError::Taken { what: format!("BAR {bar}"), device: self.name.clone() });
         }
         let window = self.backend.window(bar).map_err(|error| self.refused("open a BAR", error))?;
         self.windows_taken |= bit;
-        Ok(match window {
-            Window::Mapped(mapped) => Registers::mapped(mapped, self.status.clone()),
-            Window::Partial(mapped, file) => Registers::partial(mapped, file, self.status.clone()),
-            Window::Software(file, bytes) => Registers::software(file, bytes, self.status.clone()),
-        })
+        Ok(window)
     }
 
     /// Opens BAR `bar`, once, for a driver whose registers lie in its first `least_bytes`.

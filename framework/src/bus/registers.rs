@@ -89,6 +89,16 @@ impl MappedBar {
         MappedBar { base, bytes, areas, _owner: owner }
     }
 
+    /// Its size.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Its first byte, for [`Shared`](crate::buffer::Shared) and for the tables of an IOMMU; the whole BAR is mapped.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
     /// Whether the register at `offset` is mapped.
     #[inline]
     fn has(&self, offset: usize) -> bool {

@@ -12,7 +12,7 @@ mod vectors;
 pub use peer::PeerWindow;
 pub use vectors::{Interrupts, Vectors};
 
-use super::{Backend, RegisterFile, Simulated, Window};
+use super::{Backend, MappedBar, RegisterFile, Simulated, Window};
 use crate::buffer::shared;
 use crate::iova::{AddressSpace, Direction, Iommu, Ranges};
 use peer::Files;
@@ -34,6 +34,10 @@ pub trait SoftwareDevice: Send + Sync {
     fn config_write32(&self, offset: u16, value: u32);
     /// Opens BAR `bar`: its registers and its size in bytes, or `None`.
     fn bar(&self, bar: u8) -> Option<(Arc<dyn RegisterFile>, usize)>;
+    /// What memory of its own lies behind BAR `bar`, in place of registers.
+    fn memory(&self, _bar: u8) -> Option<Arc<Region>> {
+        None
+    }
     /// Function-level reset.
     fn reset(&self);
     /// Gives the device its way to memory.
@@ -68,6 +72,15 @@ impl Backend for SimulatedBus {
     }
 
     fn window(&self, bar: u8) -> io::Result<Window> {
+        if let Some(region) = self.device.memory(bar) {
+            let view = View::map(region.fd(), region.bytes(), Rights::Both)?;
+            let (base, bytes) = (view.base, view.bytes);
+            // SAFETY: the view maps these bytes until it is dropped, as the window's owner, and it alone has the address.
+            let bar = unsafe {
+                MappedBar::new(base, bytes, std::iter::once(0..bytes).collect(), Box::new((view, region)))
+            };
+            return Ok(Window::Mapped(bar));
+        }
         let (file, bytes) = self.device.bar(bar).ok_or(io::ErrorKind::NotFound)?;
         Ok(Window::Software(file, bytes))
     }
@@ -259,6 +272,26 @@ impl SimulatedIommu {
         Ok(())
     }
 
+    /// Adds an entry for the memory at `host`, which `memory` keeps mapped.
+    fn enter(
+        &self,
+        iova: u64,
+        (host, bytes): (NonNull<u8>, usize),
+        direction: Direction,
+        memory: Memory,
+    ) -> io::Result<()> {
+        let left = self.maps_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| match left {
+            usize::MAX => Some(usize::MAX),
+            left => left.checked_sub(1),
+        });
+        left.map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        let (host, rights) = (GuestAddress(host.as_ptr() as u64), Rights::from(direction));
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        table.set_mapping(GuestAddress(iova), host, bytes, rights.permissions()).map_err(io::Error::other)?;
+        self.views().insert(iova, Mapped { bytes, _memory: memory });
+        Ok(())
+    }
+
     #[cold]
     fn record(&self, fault: Fault) {
         self.fault_count.fetch_add(1, Ordering::Relaxed);
@@ -279,20 +312,13 @@ impl Iommu for SimulatedIommu {
     }
 
     fn map(&self, iova: u64, region: &Arc<Region>, direction: Direction) -> io::Result<()> {
-        let left = self.maps_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| match left {
-            usize::MAX => Some(usize::MAX),
-            left => left.checked_sub(1),
-        });
-        left.map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        let (bytes, rights) = (region.bytes(), Rights::from(direction));
         // The memfd of a region is sealed against shrinking.
-        let view = View::map(region.fd(), bytes, rights)?;
-        let host = GuestAddress(view.base.as_ptr() as u64);
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        table.set_mapping(GuestAddress(iova), host, bytes, rights.permissions()).map_err(io::Error::other)?;
-        let memory = Memory::Region(view, region.clone());
-        self.views().insert(iova, Mapped { bytes, _memory: memory });
-        Ok(())
+        let view = View::map(region.fd(), region.bytes(), Rights::from(direction))?;
+        self.enter(iova, (view.base, view.bytes), direction, Memory::Region(view, region.clone()))
+    }
+
+    fn map_bar(&self, iova: u64, bar: &Arc<MappedBar>, direction: Direction) -> io::Result<()> {
+        self.enter(iova, (bar.base(), bar.bytes()), direction, Memory::Bar(bar.clone()))
     }
 
     fn unmap(&self, iova: u64, bytes: usize) -> io::Result<()> {
@@ -348,6 +374,8 @@ struct Mapped {
 enum Memory {
     /// A region of this process.
     Region(#[expect(dead_code)] View, #[expect(dead_code)] Arc<Region>),
+    /// The memory behind another device's BAR.
+    Bar(#[expect(dead_code)] Arc<MappedBar>),
     /// A window of a peer's file.
     File(#[expect(dead_code)] Arc<View>),
     /// Nothing that this process reaches.

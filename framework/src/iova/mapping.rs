@@ -19,10 +19,36 @@ fn taken() -> MutexGuard<'static, Allocator> {
     TAKEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// An interval of the numbering, owned.
+pub(super) struct Interval(Iova);
+
+impl Interval {
+    /// Chooses one that every one of `spaces` allows.
+    pub(super) fn new(bytes: usize, align: usize, spaces: &[&AddressSpace]) -> Result<Interval, IovaError> {
+        let mut ranges = Ranges::new([(LOWEST_IOVA, u64::MAX)]);
+        for space in spaces {
+            ranges = ranges.intersect(&space.ranges()?);
+        }
+        let first = taken().allocate(bytes as u64, align as u64, &ranges);
+        Ok(Interval(Iova::new(first.ok_or(IovaError::NoRoom { bytes, align, ranges })?)))
+    }
+
+    /// Its first address.
+    pub(super) fn first(&self) -> Iova {
+        self.0
+    }
+}
+
+impl Drop for Interval {
+    fn drop(&mut self) {
+        taken().release(self.0.bits());
+    }
+}
+
 /// A region with its device address.
 pub struct Placement {
     region: Arc<Region>,
-    iova: Iova,
+    interval: Interval,
 }
 
 impl Placement {
@@ -31,14 +57,8 @@ impl Placement {
     /// # Errors
     /// No such address, or a space's ranges could not be read.
     pub fn new(region: Arc<Region>, spaces: &[&AddressSpace]) -> Result<Arc<Placement>, IovaError> {
-        let mut ranges = Ranges::new([(LOWEST_IOVA, u64::MAX)]);
-        for space in spaces {
-            ranges = ranges.intersect(&space.ranges()?);
-        }
-        let (bytes, align) = (region.bytes(), region.page_size().bytes());
-        let first = taken().allocate(bytes as u64, align as u64, &ranges);
-        let first = first.ok_or(IovaError::NoRoom { bytes, align, ranges })?;
-        Ok(Arc::new(Placement { region, iova: Iova::new(first) }))
+        let interval = Interval::new(region.bytes(), region.page_size().bytes(), spaces)?;
+        Ok(Arc::new(Placement { region, interval }))
     }
 
     /// The memory.
@@ -48,13 +68,7 @@ impl Placement {
 
     /// The device address of its first byte.
     pub fn iova(&self) -> Iova {
-        self.iova
-    }
-}
-
-impl Drop for Placement {
-    fn drop(&mut self) {
-        taken().release(self.iova.bits());
+        self.interval.first()
     }
 }
 
@@ -88,7 +102,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        let first = self.placement.iova.bits();
+        let first = self.placement.iova().bits();
         if let Err(error) = self.space.unmap(first, self.placement.region.bytes()) {
             // Devices may still reach it, so neither the memory nor its address may be used again.
             tracing::error!(%error, iova = format_args!("{first:#x}"), "memory stays mapped and is leaked");

@@ -7,11 +7,14 @@
 //! drop the mappings.
 
 mod allocator;
+mod bar;
 mod mapping;
 
 pub use allocator::{Allocator, Ranges};
+pub use bar::BarMapping;
 pub use mapping::{Mapping, Placement};
 
+use crate::bus::MappedBar;
 use pollring_hugepages::Region;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,7 +56,12 @@ pub trait Iommu: Send + Sync {
     fn ranges(&self) -> io::Result<Ranges>;
     /// Lets devices reach `region` at `iova`, pinned until it is unmapped.
     fn map(&self, iova: u64, region: &Arc<Region>, direction: Direction) -> io::Result<()>;
-    /// Ends what `map` began at `iova`; once it returned, no device reaches the memory through it.
+    /// Lets devices reach the memory of another device's BAR at `iova`, until it is unmapped.
+    fn map_bar(&self, _iova: u64, _bar: &Arc<MappedBar>, _direction: Direction) -> io::Result<()> {
+        let what = "devices behind this table reach memory of this process only; use an engine behind VFIO";
+        Err(io::Error::new(io::ErrorKind::Unsupported, what))
+    }
+    /// Ends what `map` or `map_bar` began at `iova`; once it returned, no device reaches the memory through it.
     fn unmap(&self, iova: u64, bytes: usize) -> io::Result<()>;
 }
 
@@ -143,6 +151,8 @@ pub struct Mapped {
     pub first: u64,
     /// Last address.
     pub last: u64,
+    /// What they may do there.
+    pub direction: Direction,
     /// The region's name.
     pub name: String,
 }
@@ -185,6 +195,18 @@ impl AddressSpace {
         self.state().mapped.len()
     }
 
+    /// Whether devices of this space may read all of `bytes` at `iova` and, for [`Direction::Both`], fill them. A driver asks it of memory
+    /// whose device drops what the IOMMU refuses and does not say so.
+    pub fn covers(&self, iova: Iova, bytes: usize, direction: Direction) -> bool {
+        let last = (bytes as u64).checked_sub(1).and_then(|span| iova.bits().checked_add(span));
+        let covers = |mapped: &Mapped| {
+            mapped.first <= iova.bits()
+                && last.is_some_and(|last| last <= mapped.last)
+                && (direction == Direction::ToDevice || mapped.direction == direction)
+        };
+        self.state().mapped.iter().any(covers)
+    }
+
     /// Whether both are handles to one space.
     pub fn is(&self, other: &AddressSpace) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -200,7 +222,29 @@ impl AddressSpace {
     /// # Errors
     /// Outside the ranges, mapped already, or the IOMMU's errno.
     pub fn map(&self, placement: &Arc<Placement>, direction: Direction) -> Result<Mapping, IovaError> {
-        let (first, bytes) = (placement.iova().bits(), placement.region().bytes());
+        let (first, region) = (placement.iova().bits(), placement.region());
+        let map = |iommu: &dyn Iommu| iommu.map(first, region, direction);
+        self.enter(first, region.bytes(), direction, region.name(), map)?;
+        Ok(Mapping::new(self.clone(), placement.clone(), direction))
+    }
+
+    /// Lets the devices of this space reach another device's memory.
+    ///
+    /// # Errors
+    /// No address is free, or the IOMMU refuses: it may not translate to the other device's bus.
+    pub fn map_bar(&self, bar: &Arc<MappedBar>, direction: Direction) -> Result<BarMapping, IovaError> {
+        BarMapping::new(self.clone(), bar.clone(), direction)
+    }
+
+    /// Adds an entry to the table with `map`.
+    fn enter(
+        &self,
+        first: u64,
+        bytes: usize,
+        direction: Direction,
+        name: &str,
+        map: impl FnOnce(&dyn Iommu) -> io::Result<()>,
+    ) -> Result<(), IovaError> {
         let last = first + (bytes as u64 - 1);
         let ranges = self.ranges()?;
         if !ranges.contains(first, last) {
@@ -211,10 +255,9 @@ impl AddressSpace {
         if state.mapped.iter().any(|other| other.first <= last && first <= other.last) {
             return Err(IovaError::AlreadyMapped { space: self.0.name.clone(), iova: first });
         }
-        let mapped = self.0.iommu.map(first, placement.region(), direction);
-        mapped.map_err(|error| self.refused("map memory for DMA", error))?;
-        state.mapped.push(Mapped { first, last, name: placement.region().name().to_owned() });
-        Ok(Mapping::new(self.clone(), placement.clone(), direction))
+        map(&*self.0.iommu).map_err(|error| self.refused("map memory for DMA", error))?;
+        state.mapped.push(Mapped { first, last, direction, name: name.to_owned() });
+        Ok(())
     }
 
     /// A device with `mask` as its highest address joins; called by the bus after the kernel's attach.

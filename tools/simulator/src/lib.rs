@@ -6,6 +6,7 @@
 //! - [`wire`]: a full-duplex cable between two ends; both ends may be devices, or one of them a test.
 //! - [`igb`]: an Intel 82576 as a Rust value. It shares its register table and descriptor bits with the driver.
 //! - [`ioat`]: an Intel I/OAT copy engine; it shares its registers' bits and descriptors with the driver.
+//! - [`edu`]: QEMU's `edu`, a device with a DMA engine of 4 KiB.
 //! - [`virtio`]: a virtio-net device on PCI; its split queues are the `virtio-queue` crate's.
 //! - [`hostile`]: the lies that a device may be told to tell.
 //! - [`rss`]: which of several queues a frame goes to: the hash that devices share.
@@ -17,6 +18,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod edu;
 pub mod hostile;
 pub mod igb;
 pub mod ioat;

@@ -6,7 +6,7 @@
 use super::device::VfioDevice;
 use super::{advised, memlock_advice, sys};
 use crate::bus::sysfs::{NotReady, Sysfs};
-use crate::bus::{Backend, PciAddress};
+use crate::bus::{Backend, MappedBar, PciAddress};
 use crate::iova::{Direction, Iommu, Ranges};
 use pollring_hugepages::Region;
 use std::collections::HashMap;
@@ -193,6 +193,24 @@ fn open_group(address: PciAddress, group: u32) -> Result<File, VfioError> {
     })
 }
 
+fn rights(direction: Direction) -> u32 {
+    match direction {
+        Direction::ToDevice => VFIO_DMA_MAP_FLAG_READ,
+        Direction::Both => VFIO_DMA_MAP_FLAG_READ | VFIO_DMA_MAP_FLAG_WRITE,
+    }
+}
+
+fn map_advice(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EEXIST) => "something is mapped there already",
+        Some(libc::EINVAL) => {
+            "the address or size is outside the ranges, or not aligned to the IOMMU's page size"
+        }
+        Some(libc::ENOSPC) => "the container has no mapping left (vfio_iommu_type1.dma_entry_limit)",
+        _ => "see the kernel log: dmesg | tail",
+    }
+}
+
 impl Iommu for Container {
     fn ranges(&self) -> io::Result<Ranges> {
         let (_, chain) = sys::iommu_info(self.file.as_fd()).map_err(|error| {
@@ -205,30 +223,35 @@ impl Iommu for Container {
 
     fn map(&self, iova: u64, region: &Arc<Region>, direction: Direction) -> io::Result<()> {
         self.check_entries()?;
-        let flags = match direction {
-            Direction::ToDevice => VFIO_DMA_MAP_FLAG_READ,
-            Direction::Both => VFIO_DMA_MAP_FLAG_READ | VFIO_DMA_MAP_FLAG_WRITE,
-        };
         let (address, bytes) = (region.base().as_ptr() as u64, region.bytes() as u64);
         // SAFETY: a region's memory is reached through frames and `Shared` only, which allow for devices; the mapping's owner
         // keeps the region until it has unmapped it.
-        let mapped = unsafe { sys::map_dma(self.file.as_fd(), flags, address, iova, bytes) };
+        let mapped = unsafe { sys::map_dma(self.file.as_fd(), rights(direction), address, iova, bytes) };
         mapped.map_err(|error| {
             let advice = match error.raw_os_error() {
                 Some(libc::ENOMEM) => {
                     format!("{bytes} bytes more are over the limit on locked memory; {}", memlock_advice())
                 }
-                Some(libc::EEXIST) => "something is mapped there already".to_owned(),
-                Some(libc::EINVAL) => {
-                    "the address or size is outside the ranges, or not aligned to the IOMMU's page size"
-                        .to_owned()
-                }
-                Some(libc::ENOSPC) => {
-                    "the container has no mapping left (vfio_iommu_type1.dma_entry_limit)".to_owned()
-                }
-                _ => "see the kernel log: dmesg | tail".to_owned(),
+                _ => map_advice(&error).to_owned(),
             };
             advised(error, &advice)
+        })
+    }
+
+    fn map_bar(&self, iova: u64, bar: &Arc<MappedBar>, direction: Direction) -> io::Result<()> {
+        self.check_entries()?;
+        let (address, bytes) = (bar.base().as_ptr() as u64, bar.bytes() as u64);
+        // SAFETY: a BAR's memory is reached through `Shared` only, which allows for devices; the mapping's owner keeps the BAR
+        // until it has unmapped it.
+        let mapped = unsafe { sys::map_dma(self.file.as_fd(), rights(direction), address, iova, bytes) };
+        mapped.map_err(|error| {
+            let advice = match error.raw_os_error() {
+                Some(libc::EFAULT | libc::ENOMEM) => {
+                    "the kernel does not let devices reach this BAR; is its device on, and its memory no hole of a bridge?"
+                }
+                _ => map_advice(&error),
+            };
+            advised(error, advice)
         })
     }
 
