@@ -13,9 +13,9 @@ use std::collections::VecDeque;
 
 /// A copy engine that is this core.
 ///
-/// From 256 bytes on, shared memory is moved and filled by the processor's string instructions on x86-64 (`rep movsq`, `rep stosq`),
-/// which read and write around the caches by themselves where that pays: `benches/versus/copy` finds them level with libc's memcpy
-/// and memset, or faster. Shorter pieces are moved in words. Only a copy from frame to frame is handed over to libc.
+/// From 256 bytes on, shared memory is moved and filled by the processor's string instructions on x86-64 (`rep movsq`, `rep stosq`);
+/// `benches/versus/copy` compares them with libc's memcpy and memset. Shorter pieces are moved in words. Only a copy from frame to
+/// frame is handed over to libc.
 #[derive(Debug)]
 pub struct MemcpyChannel {
     limits: Limits,
